@@ -17,6 +17,7 @@ import hashlib
 import keyword
 import os
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -276,6 +277,9 @@ def read_notebook(path: Path, shown: str) -> tuple[Module | None, list[Problem]]
             name = cell.directives["default_exp"]
             if not valid_module(name):
                 report(cell.line, f"`{name}` cannot be a module's name: use letters, digits, `_`, and dots between")
+            elif module is not None and not module.name:  # an exported cell came first; it has been reported
+                module.name, module.line = name, cell.line
+                continue
             elif module is not None:
                 report(cell.line, f"a second `#| default_exp` ({name}); a notebook writes one module ({module.name})")
                 continue
@@ -573,6 +577,12 @@ def write(path: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
+def remove_if_empty(folder: Path) -> None:
+    """Remove a package's folder when nothing but compiled files is left in it."""
+    if all(path.name == "__pycache__" for path in folder.iterdir()):
+        shutil.rmtree(folder)
+
+
 def on_disk(root: Path) -> dict[str, str]:
     """Read the Python files of the package as they are."""
     paths = sorted((root / PACKAGE).rglob("*.py"))
@@ -624,6 +634,7 @@ def export(root: Path, check: bool = False, force: bool = False) -> int:
         print(f"wrote {path}")
     for path in sorted(gone):
         (root / path).unlink()
+        remove_if_empty((root / path).parent)
         print(f"removed {path}: no notebook exports it any more")
     return 0
 
