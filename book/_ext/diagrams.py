@@ -1,0 +1,44 @@
+"""Draw the Markdown images of ``book/diagrams/*.svg`` inside the page, so that they take its colours.
+
+In the notebooks they stay plain images, ``![what it shows](../book/diagrams/name.svg)``, and so they render anywhere.
+"""
+
+import posixpath
+import re
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+
+FOLDER = "book/diagrams/"
+
+
+def inline(svg: str, alt: str, prefix: str) -> str:
+    """The SVG as part of a page: named by ``alt``, coloured by the page, its ids made unique by ``prefix``."""
+    svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->", "", svg, flags=re.DOTALL).strip()
+    opening, rest = svg.split(">", 1)
+    opening = re.sub(r'\s(role|aria-\w+|style)="[^"]*"', "", opening)
+    rest = re.sub(r"\s*<title\b.*?</title>", "", rest, count=1, flags=re.DOTALL)
+    svg = f'{opening} role="img" aria-label="{escape(alt)}"><title>{escape(alt)}</title>{rest}'
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
+    return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
+
+
+def draw(app, doctree):
+    env = app.env
+    for number, image in enumerate(list(doctree.findall(nodes.image)), 1):
+        uri = posixpath.normpath(posixpath.join("/", posixpath.dirname(env.docname), image["uri"])).lstrip("/")
+        if not (uri.startswith(FOLDER) and uri.endswith(".svg")):
+            continue
+        path = Path(app.srcdir) / uri
+        env.note_dependency(str(path))
+        svg = inline(path.read_text(encoding="utf-8"), image.get("alt", ""), f"{path.stem}-{number}")
+        figure = nodes.raw("", f'<figure class="diagram">{svg}</figure>', format="html")
+        alone = isinstance(image.parent, nodes.paragraph) and len(image.parent.children) == 1
+        (image.parent if alone else image).replace_self(figure)
+
+
+def setup(app):
+    app.connect("doctree-read", draw, priority=100)  # before the images are collected
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

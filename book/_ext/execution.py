@@ -1,0 +1,80 @@
+"""Run the notebooks on the package of this very tree, and again whenever something they read has changed.
+
+The cache of executed notebooks knows their code only. So its folder is named by a hash of all else: the package, the
+shipped model, the recorded results, the paper's data, the pinned requirements, the Python version.
+After the build, ``_build/executed`` holds each notebook with its outputs and its running time, for the tests.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+from chapters import is_notebook, read
+from jupyter_cache import get_cache
+
+KEPT = 3  # caches of former states, so that going back to one costs nothing
+
+
+def inputs(root: Path) -> list[Path]:
+    """Every file, notebooks aside, that a notebook may import or read."""
+    patterns = ["requirements.txt", "transformer/**/*", "book/results/*.json", "book/paper/*.yml"]
+    found = {path for pattern in patterns for path in root.glob(pattern)}
+    return sorted(path for path in found if path.is_file() and path.suffix != ".pyc")
+
+
+def fingerprint(root: Path) -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    for path in inputs(root):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def built_with() -> str:
+    """One line: the platform and the versions that made the numbers on the pages."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "altair"))
+    return f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}, {packages}"
+
+
+def prepare(app, config):
+    root = Path(app.srcdir)
+    sys.path.insert(0, str(root))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    caches = Path(app.outdir).parent / ".jupyter_cache"
+    here = caches / fingerprint(root)
+    here.mkdir(parents=True, exist_ok=True)
+    os.utime(here)
+    for old in sorted(caches.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
+        shutil.rmtree(old)
+    config.nb_execution_cache_path = str(here)
+    config.myst_substitutions["built_with"] = built_with()
+
+
+def record(app, exception):
+    if exception or app.builder.format != "html":
+        return
+    folder = Path(app.outdir).parent / "executed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    cache = get_cache(app.config.nb_execution_cache_path)
+    seconds = {}
+    for name in sorted(app.env.found_docs):
+        if is_notebook(app.env, name):
+            notebook = read(Path(app.env.doc2path(name)).read_text(encoding="utf-8"))
+            del notebook.metadata["source_map"]
+            found = cache.match_cache_notebook(notebook)
+            _, notebook = cache.merge_match_into_notebook(notebook)
+            nbformat.write(notebook, folder / f"{Path(name).name}.ipynb")
+            seconds[Path(name).name] = found.data["execution_seconds"]
+    (folder / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+
+
+def setup(app):
+    app.connect("config-inited", prepare)
+    app.connect("build-finished", record)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

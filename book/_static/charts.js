@@ -1,0 +1,49 @@
+// Draw every chart of the page with the Vega that the site brings, in the page's colours (see book.css).
+// Colours are `currentColor`, so a switch between light and dark needs no redrawing.
+const ink = "currentColor";
+const config = {
+  background: "transparent",
+  font: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+  axis: { labelColor: ink, titleColor: ink, tickColor: ink, domainColor: ink, gridColor: ink, gridOpacity: 0.15 },
+  legend: { labelColor: ink, titleColor: ink },
+  title: { color: ink, subtitleColor: ink },
+  header: { labelColor: ink, titleColor: ink },
+  text: { color: ink },
+  rule: { color: ink },
+  view: { stroke: ink, strokeOpacity: 0.25 },
+};
+
+async function draw(place) {
+  const spec = JSON.parse(place.querySelector("script").textContent);
+  const target = document.createElement("div");
+  place.append(target);
+  try {
+    const { view } = await vegaEmbed(target, spec, {
+      mode: "vega-lite",
+      renderer: "svg",
+      config,
+      actions: { export: true, source: false, compiled: false, editor: false },
+    });
+    name(place, target, spec);
+    place.dataset.drawn = "true";
+    place.view = view;
+  } catch (error) {
+    target.textContent = `This chart could not be drawn: ${error.message}`;
+    throw error;
+  }
+}
+
+// Vega names the picture by the chart's description; its menu, its controls and the scrolling box need names too.
+function name(place, target, spec) {
+  const label = spec.description || "chart";
+  place.setAttribute("role", "group");
+  place.setAttribute("aria-label", label);
+  place.tabIndex = 0;
+  target.querySelectorAll("summary").forEach((menu) => menu.setAttribute("aria-label", "Save this chart"));
+  target.querySelectorAll(".vega-bind").forEach((row) => {
+    const text = row.querySelector(".vega-bind-name")?.textContent;
+    row.querySelectorAll("select, input").forEach((control) => control.setAttribute("aria-label", text || label));
+  });
+}
+
+document.querySelectorAll("div.chart").forEach(draw);
