@@ -17,7 +17,8 @@ def inline(svg: str, alt: str, prefix: str) -> str:
     """The SVG as part of a page: named by ``alt``, coloured by the page, its ids made unique by ``prefix``."""
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->", "", svg, flags=re.DOTALL).strip()
     opening, rest = svg.split(">", 1)
-    opening = re.sub(r'\s(role|aria-\w+|style)="[^"]*"', "", opening)
+    opening = re.sub(r'\s(role|aria-\w+)="[^"]*"', "", opening)
+    opening = re.sub(r'(style=")color:[^;"]*;?', r"\1", opening)  # its own largest width stays
     rest = re.sub(r"\s*<title\b.*?</title>", "", rest, count=1, flags=re.DOTALL)
     svg = f'{opening} role="img" aria-label="{escape(alt)}"><title>{escape(alt)}</title>{rest}'
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
