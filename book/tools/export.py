@@ -225,7 +225,8 @@ def imports_itself(cell: Cell, module: Module, exported: bool) -> Iterator[tuple
     target = f"{PACKAGE}.{module.name}"
     own = set(module.public) | {"*"}
     for line, name, parts in imports_of(tree, module.package) if tree else ():
-        direct = any(path == target or path.startswith(f"{target}.") for path in [name, *(f"{name}.{p}" for p in parts)])
+        paths = [name, *(f"{name}.{part}" for part in parts)]
+        direct = any(path == target or path.startswith(f"{target}.") for path in paths)
         circular = exported and name == module.package and not own.isdisjoint(parts)
         if direct or circular:
             yield cell.at(line), (
@@ -274,16 +275,16 @@ def read_notebook(path: Path, shown: str) -> tuple[Module | None, list[Problem]]
         for line, text in read_directives(cell):
             report(line, text)
         if "default_exp" in cell.directives:
-            name = cell.directives["default_exp"]
-            if not valid_module(name):
-                report(cell.line, f"`{name}` cannot be a module's name: use letters, digits, `_`, and dots between")
+            target = cell.directives["default_exp"]
+            if not valid_module(target):
+                report(cell.line, f"`{target}` cannot be a module's name: use letters, digits, `_`, and dots between")
             elif module is not None and not module.name:  # an exported cell came first; it has been reported
-                module.name, module.line = name, cell.line
+                module.name, module.line = target, cell.line
                 continue
             elif module is not None:
-                report(cell.line, f"a second `#| default_exp` ({name}); a notebook writes one module ({module.name})")
+                report(cell.line, f"a second `#| default_exp` ({target}); a notebook writes one module ({module.name})")
                 continue
-            module = Module(shown, name, cell.line, *split_heading(heading))
+            module = Module(shown, target, cell.line, *split_heading(heading))
         if "export" not in cell.directives:
             continue
         if module is None:
@@ -295,8 +296,8 @@ def read_notebook(path: Path, shown: str) -> tuple[Module | None, list[Problem]]
             continue
         for statement in tree.body:
             found: dict[str, Name] = {}
-            for name, line, overload in bound_names(statement):
-                found.setdefault(name, Name(name, cell.at(line), overload))
+            for bound, line, overload in bound_names(statement):
+                found.setdefault(bound, Name(bound, cell.at(line), overload))
             module.names += found.values()
         imports, code = take_imports(cell, tree)
         module.imports += imports
@@ -336,12 +337,14 @@ def read_all(root: Path) -> tuple[list[Module], list[Problem]]:
     for module in modules:
         first = writers.setdefault(module.name, module)
         if first is not module:
-            text = f"{module.path} is written by this notebook and by {first.notebook} (line {first.line}); one notebook, one module"
+            also = f"{first.notebook} (line {first.line})"
+            text = f"{module.path} is written by this notebook and by {also}; one notebook, one module"
             problems.append(Problem(module.notebook, module.line, text))
-    for name, module in writers.items():
-        inner = next((other for other in writers if other.startswith(f"{name}.")), None)
+    for taken, module in writers.items():
+        inner = next((other for other in writers if other.startswith(f"{taken}.")), None)
         if inner is not None:
-            text = f"`{name}` is a module here and a package in {writers[inner].notebook} (`{inner}`); rename one of them"
+            also = f"{writers[inner].notebook} (`{inner}`)"
+            text = f"`{taken}` is a module here and a package in {also}; rename one of them"
             problems.append(Problem(module.notebook, module.line, text))
 
     owners: dict[tuple[str, str], tuple[Module, Name]] = {}
@@ -353,7 +356,7 @@ def read_all(root: Path) -> tuple[list[Module], list[Problem]]:
                 text = f"`{name.name}` is exported twice; first by {owner.notebook}:{first_name.line}"
                 problems.append(Problem(module.notebook, name.line, text))
             if f"{module.package}.{name.name}" in submodules(writers) or name.name in RESERVED:
-                text = f"the public name `{name.name}` hides the module or function {module.package}.{name.name}; rename one of them"
+                text = f"the public name `{name.name}` hides {module.package}.{name.name}; rename one of them"
                 problems.append(Problem(module.notebook, name.line, text))
     return list(writers.values()), sorted(set(problems))
 
@@ -411,7 +414,7 @@ def import_block(statements: list[ast.Import | ast.ImportFrom], indent: str = ""
     blocks = []
     for number in range(4):
         lines = [f"{indent}import {name}" for name in sorted(whole.get(number, ()), key=lambda n: natural(n.lower()))]
-        froms: list[tuple[str, list[str]]] = [(m, sorted(n, key=member_key)) for m, n in members.get(number, {}).items()]
+        froms = [(module, sorted(names, key=member_key)) for module, names in members.get(number, {}).items()]
         froms += [(module, [name]) for module, name in renamed.get(number, ())]
         for module, names in sorted(froms, key=lambda pair: (natural(pair[0].lower()), member_key(pair[1][0]))):
             line = f"{indent}from {module} import {', '.join(names)}"
@@ -614,7 +617,8 @@ def export(root: Path, check: bool = False, force: bool = False) -> int:
     if edited and not force:
         for path in edited:
             foreign = state(present[path]) == "foreign"
-            print(f"{path}: {'not made by an export' if foreign else 'edited by hand since the last export'}", file=sys.stderr)
+            why = "not made by an export" if foreign else "edited by hand since the last export"
+            print(f"{path}: {why}", file=sys.stderr)
         print(
             "Nothing exported. Move the change to the notebook (the file's first line names it) and run "
             "`python book/tools/export.py --force`, which overwrites the file.",

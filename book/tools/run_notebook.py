@@ -84,7 +84,7 @@ def run(path: Path, timeout: int, show: bool, output: Path | None) -> bool:
     print(f"{'ok    ' if ok else 'FAILED'} {seconds:6.1f} s  {path}{'  ' + stopped if stopped else ''}", flush=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, output / f"{path.stem}.ipynb")
+        jupytext.write(notebook, output / f"{path.stem}.ipynb")
     return ok
 
 

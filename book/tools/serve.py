@@ -1,0 +1,88 @@
+"""Serve the built book on this machine; export and build again whenever a source is saved.
+
+    python book/tools/serve.py [--port 8000]
+
+The sources' times are looked at once a second. A build that fails says why, and the last good pages stay up.
+"""
+
+import argparse
+import functools
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+WATCHED = ("notebooks", "transformer", "book", "_config.yml", "_toc.yml", "requirements.txt", "pyproject.toml")
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serve files that the browser asks for anew each time, without a log."""
+
+    def end_headers(self) -> None:
+        """Forbid the browser to keep pages that are about to change."""
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing; the builds are what matters here."""
+
+
+def snapshot() -> dict[Path, int]:
+    """Note the time of every source file."""
+    found = {}
+    for name in WATCHED:
+        top = ROOT / name
+        for path in [top, *top.rglob("*")] if top.is_dir() else [top]:
+            if "__pycache__" in path.parts or path.name.startswith(".") or path.suffix == ".tmp":
+                continue
+            try:
+                found[path] = path.stat().st_mtime_ns
+            except FileNotFoundError:  # removed since it was listed
+                continue
+    return found
+
+
+def build() -> bool:
+    """Export and build as `make book` does. Returns whether both went well."""
+    started = time.perf_counter()
+    commands = (
+        [sys.executable, str(ROOT / "book/tools/export.py")],
+        [str(Path(sys.executable).with_name("jupyter-book")), "build", "-W", "--keep-going", str(ROOT)],
+    )
+    ok = all(subprocess.run(command, cwd=ROOT).returncode == 0 for command in commands)
+    static = HTML / "_static"
+    if static.is_dir():  # an incremental build does not refresh these
+        shutil.copytree(ROOT / "book/_static", static, dirs_exist_ok=True)
+    print(f"{'Built' if ok else 'FAILED: the pages are as they were,'} after {time.perf_counter() - started:.1f} s")
+    return ok
+
+
+def main() -> None:
+    """Build, serve, and watch until interrupted."""
+    parser = argparse.ArgumentParser(description="Serve the book; export and build again on save.")
+    parser.add_argument("--port", type=int, default=8000)
+    port = parser.parse_args().port
+    HTML.mkdir(parents=True, exist_ok=True)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, directory=str(HTML)))
+    except OSError as error:
+        sys.exit(f"cannot serve on port {port}: {error.strerror}; choose another with --port (make serve PORT=8001)")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        while True:
+            build()
+            seen = snapshot()
+            print(f"http://localhost:{port}/ is the book. Waiting for a file to be saved; Ctrl+C stops.", flush=True)
+            while snapshot() == seen:
+                time.sleep(1)
+    except KeyboardInterrupt:
+        print()
+
+
+if __name__ == "__main__":
+    main()
