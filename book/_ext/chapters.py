@@ -1,7 +1,5 @@
 """Turn percent scripts into chapters: exported cells get a badge, block quotes the paper's voice."""
 
-import re
-
 import jupytext
 from docutils import nodes
 
@@ -63,17 +61,18 @@ def give_voice(app, doctree):
         last = quote.children[-1]
         if not isinstance(last, nodes.paragraph):
             continue
-        text = last.children[-1] if last.children else None
-        if not isinstance(text, nodes.Text):
-            continue
-        body, found, source = str(text).rpartition("—")
-        if found and re.match(r"\s*\S", source) and (body.endswith("\n") or (not body and len(last.children) == 1)):
-            last.remove(text)
-            if body.strip():
-                last += nodes.Text(body.rstrip())
-            if not last.children:
+        line = []  # the nodes after the paragraph's last line break
+        for child in reversed(last.children):
+            if isinstance(child, nodes.Text) and child.endswith("\n"):
+                break
+            line.insert(0, child)
+        source = "".join(child.astext() for child in line)
+        if source.startswith("—"):
+            for child in line:
+                last.remove(child)
+            if not last.astext().strip():
                 quote.remove(last)
-            quote += nodes.attribution("", "Attention Is All You Need, " + source.strip())
+            quote += nodes.attribution("", "\N{NO-BREAK SPACE}Attention Is All You Need, " + source.strip("— "))
 
 
 def setup(app):
