@@ -229,10 +229,8 @@ def imports_itself(cell: Cell, module: Module, exported: bool) -> Iterator[tuple
         direct = any(path == target or path.startswith(f"{target}.") for path in paths)
         circular = exported and name == module.package and not own.isdisjoint(parts)
         if direct or circular:
-            yield cell.at(line), (
-                f"the notebook imports {target}, the module it writes itself; use the names defined in the notebook, "
-                f"and compare with the exported ones through `{PACKAGE}.NAME`"
-            )
+            text = f"the notebook imports {target}, the module it writes itself; use the names defined in the notebook"
+            yield cell.at(line), f"{text}, and compare with the exported ones through `{PACKAGE}.NAME`"
 
 
 def take_imports(cell: Cell, tree: ast.Module) -> tuple[list[ast.Import | ast.ImportFrom], str]:

@@ -1,0 +1,54 @@
+"""What the tests share: the root, fixed seeds, a fixed number of threads, and real test data where there is any."""
+
+import os
+import random
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The same examples on every run: a failure can be repeated, and CI does not fail by chance.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50, database=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let torch use as many threads as TRANSFORMER_TEST_THREADS says (two if it says nothing)."""
+    torch.set_num_threads(int(os.environ.get("TRANSFORMER_TEST_THREADS", min(2, os.cpu_count() or 1))))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give every test the same random numbers, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - libraries may still use the global generator
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def notebooks(root: Path) -> list[Path]:
+    """All notebooks, in the book's order."""
+    found = sorted((root / "notebooks").glob("*.py"))
+    assert found, "no notebooks"
+    return found
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """A folder of real parallel text, which is not part of this repository."""
+    folder = os.environ.get("TRANSFORMER_TEST_DATA")
+    if not folder:
+        pytest.skip("needs real parallel text: set TRANSFORMER_TEST_DATA to its folder (see CONTRIBUTING.md)")
+    path = Path(folder)
+    assert path.is_dir(), f"TRANSFORMER_TEST_DATA names {folder}, which is not a folder"
+    return path
