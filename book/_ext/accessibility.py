@@ -14,7 +14,8 @@ def describe(app, pagename, templatename, context, doctree):
         if isinstance(paragraph.parent, nodes.section):
             text = " ".join(paragraph.astext().split())
             text = text if len(text) <= 160 else text[:160].rsplit(" ", 1)[0] + " …"
-            context["metatags"] = context.get("metatags", "") + f'\n<meta name="description" content="{escape(text)}" />'
+            tag = f'\n<meta name="description" content="{escape(text)}" />'
+            context["metatags"] = context.get("metatags", "") + tag
             return
 
 

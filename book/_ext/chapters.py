@@ -33,7 +33,9 @@ def split_directives(source: str) -> tuple[dict[str, str], str]:
 def show_exports(app, doctree):
     """Strip the directives from the code cells; label those that are exported."""
     module = ""
-    for cell in list(doctree.findall(lambda node: isinstance(node, nodes.container) and node.get("nb_element") == "cell_code")):
+    for cell in list(doctree.findall(nodes.container)):
+        if cell.get("nb_element") != "cell_code":
+            continue
         source = next(cell.findall(nodes.literal_block), None)
         if source is None:
             continue
@@ -48,8 +50,9 @@ def show_exports(app, doctree):
         source.children = [nodes.Text(code)]
         if "export" in found:
             path = f"transformer/{(found['export'] or module).replace('.', '/')}.py"
+            words = nodes.inline("", "exported to ")
             cell["classes"].append("exported")
-            cell.insert(0, nodes.container("", nodes.inline("", "exported to "), nodes.literal("", path), classes=["exported-to"]))
+            cell.insert(0, nodes.container("", words, nodes.literal("", path), classes=["exported-to"]))
 
 
 def give_voice(app, doctree):

@@ -50,10 +50,13 @@ class Borrowed(nodes.General, nodes.Element):
 
 
 class Chart(SphinxDirective):
+    """``{chart} notebooks/NAME NUMBER``."""
+
     required_arguments = 1
     optional_arguments = 1
 
     def run(self):
+        """Leave a place; the chart comes when all chapters have been read."""
         number = directives.positive_int(self.arguments[1]) if len(self.arguments) > 1 else 1
         return [Borrowed(source=self.arguments[0], number=number)]
 
@@ -62,11 +65,12 @@ def borrow(app, doctree, docname):
     for place in list(doctree.findall(Borrowed)):
         source, number = place["source"], place["number"]
         if source not in app.env.found_docs:
-            raise ExtensionError(f"{docname}: the directive chart names {source}, which is not in the table of contents")
+            raise ExtensionError(f"{docname}: {source}, named by a chart directive, is not in the table of contents")
         charts = [raw for raw in app.env.get_doctree(source).findall(nodes.raw) if raw.get("chart") == number]
         if not charts:
             raise ExtensionError(f"{docname}: {source} has no chart number {number}")
-        html = charts[0].astext().replace(f'id="chart-{number}"', f'id="chart-of-{re.sub("[^a-z0-9]+", "-", source.lower())}-{number}"')
+        name = re.sub("[^a-z0-9]+", "-", source.lower())
+        html = charts[0].astext().replace(f'id="chart-{number}"', f'id="chart-of-{name}-{number}"')
         place.replace_self(nodes.raw("", html, format="html"))
 
 

@@ -20,8 +20,10 @@ def inline(svg: str, alt: str, prefix: str) -> str:
     opening = re.sub(r'\s(role|aria-\w+)="[^"]*"', "", opening)
     opening = re.sub(r'(style=")color:[^;"]*;?', r"\1", opening)  # its own largest width stays
     rest = re.sub(r"\s*<title\b.*?</title>", "", rest, count=1, flags=re.DOTALL)
-    svg = f'{opening} role="img" aria-label="{escape(alt)}"><title>{escape(alt)}</title>{rest}'
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    description = re.search(r'<desc\b[^>]*\sid="([^"]+)"', rest)
+    described = f' aria-describedby="{description[1]}"' if description else ""
+    svg = f'{opening} role="img" aria-label="{escape(alt)}"{described}><title>{escape(alt)}</title>{rest}'
+    svg = re.sub(r'(\sid|aria-describedby)="([^"]+)"', rf'\1="{prefix}-\2"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
     return re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
 

@@ -66,16 +66,37 @@ def buttons(app, pagename, templatename, context, doctree):
     groups = context.get("header_buttons", [])
     for group in groups:
         if group.get("label") == "download-buttons":
-            group["buttons"].insert(0, {
-                "type": "link", "url": Path(pagename).name + ".ipynb", "text": ".ipynb", "icon": "fas fa-book",
-                "tooltip": "Download as a notebook", "label": "download-ipynb-button",
-            })
+            group["buttons"].insert(
+                0,
+                {
+                    "type": "link",
+                    "url": Path(pagename).name + ".ipynb",
+                    "text": ".ipynb",
+                    "icon": "fas fa-book",
+                    "tooltip": "Download as a notebook",
+                    "label": "download-ipynb-button",
+                },
+            )
     if app.config.book_repository:
         url = colab(app.config.book_repository, app.config.book_pages_branch, pagename)
-        groups.insert(0, {
-            "type": "group", "tooltip": "Run this page", "icon": "fas fa-rocket", "label": "launch-buttons",
-            "buttons": [{"type": "link", "url": url, "text": "Colab", "icon": "_static/images/logo_colab.png", "tooltip": "Open in Colab"}],
-        })
+        groups.insert(
+            0,
+            {
+                "type": "group",
+                "tooltip": "Run this page",
+                "icon": "fas fa-rocket",
+                "label": "launch-buttons",
+                "buttons": [
+                    {
+                        "type": "link",
+                        "url": url,
+                        "text": "Colab",
+                        "icon": "_static/images/logo_colab.png",
+                        "tooltip": "Open in Colab",
+                    }
+                ],
+            },
+        )
 
 
 def write(app, exception):

@@ -35,6 +35,13 @@ def fingerprint(root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def machinery(root: Path) -> str:
+    """A hash of what the pages are made with: a change here means to make all of them again."""
+    folders = [root / "book" / name for name in ("_ext", "_static", "_templates")]
+    paths = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+
+
 def built_with() -> str:
     """One line: the platform and the versions that made the numbers on the pages."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "altair"))
@@ -52,6 +59,7 @@ def prepare(app, config):
     for old in sorted(caches.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
         shutil.rmtree(old)
     config.nb_execution_cache_path = str(here)
+    config.book_machinery = machinery(root)
     config.myst_substitutions["built_with"] = built_with()
 
 
@@ -75,6 +83,7 @@ def record(app, exception):
 
 
 def setup(app):
+    app.add_config_value("book_machinery", "", "env")
     app.connect("config-inited", prepare)
     app.connect("build-finished", record)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,6 @@
 """Find the repository's address, once; without one, leave out every button that would need it.
 
-In this order: the setting ``book_repository``, the environment variable ``GITHUB_REPOSITORY``, the git remote ``origin``.
+In this order: the setting ``book_repository``, the environment's ``GITHUB_REPOSITORY``, the git remote ``origin``.
 """
 
 import os
