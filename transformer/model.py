@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: e2bdd6b04946d516
+# sha256 of what follows: dd154cf958a911e2
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -66,61 +66,46 @@ class TransformerConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        for field in ("src_vocab_size", "tgt_vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_len"):
-            self._require(_is_int(getattr(self, field)) and getattr(self, field) >= 1, field, "a positive integer")
-        for field in ("d_k", "d_v"):
-            value = getattr(self, field)
-            self._require(value is None or (_is_int(value) and value >= 1), field, "a positive integer or None")
-        divides = self.d_model % self.n_heads == 0 or (self.d_k is not None and self.d_v is not None)
-        self._require(divides, "d_model", f"divisible by n_heads={self.n_heads}, or d_k and d_v given")
-        self._require(isinstance(self.dropout, (int, float)) and 0 <= self.dropout < 1, "dropout", "in [0, 1)")
-        self._require(self.norm_order in ("post", "pre"), "norm_order", '"post" or "pre"')
-        self._require(self.positions in ("sinusoidal", "learned"), "positions", '"sinusoidal" or "learned"')
-        self._require(
-            self.positions == "learned" or self.d_model % 2 == 0, "d_model", "even, since sinusoids come in pairs"
-        )
-        self._require(isinstance(self.tie_embeddings, bool), "tie_embeddings", "True or False")
-        if self.tie_embeddings and self.src_vocab_size != self.tgt_vocab_size:
-            raise ValueError(
-                f"src_vocab_size={self.src_vocab_size} and tgt_vocab_size={self.tgt_vocab_size} differ; tied "
-                "embeddings need one shared vocabulary, so make them equal or set tie_embeddings=False."
-            )
-        special = (self.pad_id, self.bos_id, self.eos_id)
-        smallest = min(self.src_vocab_size, self.tgt_vocab_size)
-        self._require(
-            len(set(special)) == 3 and all(_is_int(i) and 0 <= i < smallest for i in special),
-            "pad_id, bos_id, eos_id",
-            f"three different ids below {smallest}",
-        )
-
-    def _require(self, holds: bool, field: str, expected: str) -> None:
-        if not holds:
-            given = ", ".join(repr(getattr(self, name)) for name in field.split(", "))
-            raise ValueError(f"{field} is {given}; it must be {expected}.")
-
-    @classmethod
-    def _preset(cls, vocab_size: int, sizes: dict[str, Any], changes: dict[str, Any]) -> Self:
-        return cls(**{"src_vocab_size": vocab_size, "tgt_vocab_size": vocab_size, **sizes, **changes})
+        _check(self)
 
     @classmethod
     def base(cls, vocab_size: int = 37_000, **changes: Any) -> Self:
         """The base model of Table 3: 6 layers, 512 wide, 8 heads."""
-        return cls._preset(vocab_size, {}, changes)
+        return cls._from_fields({**_vocabulary(vocab_size), **changes})
 
     @classmethod
     def big(cls, vocab_size: int = 37_000, **changes: Any) -> Self:
         """The big model of Table 3: 6 layers, 1024 wide, 16 heads, dropout 0.3."""
-        return cls._preset(vocab_size, {"d_model": 1024, "d_ff": 4096, "n_heads": 16, "dropout": 0.3}, changes)
+        sizes = {"d_model": 1024, "d_ff": 4096, "n_heads": 16, "dropout": 0.3}
+        return cls._from_fields({**_vocabulary(vocab_size), **sizes, **changes})
 
     @classmethod
     def small(cls, vocab_size: int = 8_000, **changes: Any) -> Self:
         """For a few ten thousand sentence pairs: 3 layers, 256 wide, 4 heads. Not from the paper."""
-        return cls._preset(vocab_size, {"d_model": 256, "d_ff": 1024, "n_layers": 3, "n_heads": 4}, changes)
+        sizes = {"d_model": 256, "d_ff": 1024, "n_layers": 3, "n_heads": 4}
+        return cls._from_fields({**_vocabulary(vocab_size), **sizes, **changes})
 
     @classmethod
     def tiny(cls, vocab_size: int = 1_000, **changes: Any) -> Self:
         """About a million parameters, for this book's embedded corpus. Not from the paper."""
-        return cls._preset(vocab_size, {"d_model": 128, "d_ff": 512, "n_layers": 2, "n_heads": 4}, changes)
+        sizes = {"d_model": 128, "d_ff": 512, "n_layers": 2, "n_heads": 4}
+        return cls._from_fields({**_vocabulary(vocab_size), **sizes, **changes})
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """One of the four by its name, "base", "big", "small" or "tiny".
+
+        Args:
+            name: Which.
+            **changes: Fields with other values; `vocab_size` sets both vocabularies.
+
+        Raises:
+            ValueError: There is no such preset, or no such field.
+        """
+        presets = {"base": cls.base, "big": cls.big, "small": cls.small, "tiny": cls.tiny}
+        if name not in presets:
+            raise ValueError(f'preset {name!r} is unknown; choose "base", "big", "small" or "tiny".')
+        return presets[name](**changes)
 
     def to_json(self) -> str:
         """The configuration as JSON text."""
@@ -135,15 +120,62 @@ class TransformerConfig:
         """
         try:
             fields = json.loads(text)
-            unknown = set(fields) - {field.name for field in dataclasses.fields(cls)}
         except (json.JSONDecodeError, TypeError) as error:
-            raise ValueError(f"the configuration is not a JSON object ({error}); was the file cut short?") from error
+            raise ValueError(
+                f"the configuration is not JSON ({error}); was the file cut short? Write it again with to_json()."
+            ) from error
+        if not isinstance(fields, dict):
+            raise ValueError(f"the configuration is {text[:40]!r}; give a JSON object, as to_json() writes it.")
+        return cls._from_fields(fields)
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any]) -> Self:
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(fields) - set(known))
+        missing = sorted({"src_vocab_size", "tgt_vocab_size"} - set(fields))
         if unknown:
-            raise ValueError(f"unknown configuration fields {sorted(unknown)}; a newer version may have written them.")
-        try:
-            return cls(**fields)
-        except TypeError as error:
-            raise ValueError(f"the configuration does not fit ({error}).") from error
+            raise ValueError(
+                f"unknown configuration fields {unknown}; the fields are {', '.join(known)}. Correct the names, or "
+                "update the package if a newer version wrote them."
+            )
+        if missing:
+            raise ValueError(f"the configuration lacks {missing}; add the number of tokens of each vocabulary.")
+        return cls(**fields)
+
+
+def _check(config: TransformerConfig) -> None:
+    def require(holds: bool, names: str, expected: str) -> None:
+        if not holds:
+            given = ", ".join(repr(getattr(config, name)) for name in names.split(", "))
+            raise ValueError(f"{names} is {given}; it must be {expected}.")
+
+    for name in ("src_vocab_size", "tgt_vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "max_len"):
+        value = getattr(config, name)
+        require(_is_int(value) and value >= 1, name, "a positive integer")
+    for name in ("d_k", "d_v"):
+        value = getattr(config, name)
+        require(value is None or (_is_int(value) and value >= 1), name, "a positive integer or None")
+    divides = config.d_model % config.n_heads == 0 or (config.d_k is not None and config.d_v is not None)
+    require(divides, "d_model", f"divisible by n_heads={config.n_heads}, or d_k and d_v given")
+    is_rate = isinstance(config.dropout, (int, float)) and 0 <= config.dropout < 1
+    require(is_rate, "dropout", "a number in [0, 1)")
+    require(config.norm_order in ("post", "pre"), "norm_order", '"post" or "pre"')
+    require(config.positions in ("sinusoidal", "learned"), "positions", '"sinusoidal" or "learned"')
+    pairs = config.positions == "learned" or config.d_model % 2 == 0
+    require(pairs, "d_model", 'even, since sinusoids come in pairs; or set positions="learned"')
+    require(isinstance(config.tie_embeddings, bool), "tie_embeddings", "True or False")
+    if config.tie_embeddings and config.src_vocab_size != config.tgt_vocab_size:
+        raise ValueError(
+            f"src_vocab_size={config.src_vocab_size} and tgt_vocab_size={config.tgt_vocab_size} differ; tied "
+            "embeddings need one shared vocabulary, so make them equal or set tie_embeddings=False."
+        )
+    special, smallest = (config.pad_id, config.bos_id, config.eos_id), min(config.src_vocab_size, config.tgt_vocab_size)
+    distinct = len(set(special)) == 3 and all(_is_int(i) and 0 <= i < smallest for i in special)
+    require(distinct, "pad_id, bos_id, eos_id", f"three different ids below {smallest}")
+
+
+def _vocabulary(size: int) -> dict[str, Any]:
+    return {"src_vocab_size": size, "tgt_vocab_size": size}
 
 
 def _is_int(value: object) -> bool:
@@ -187,6 +219,9 @@ class Transformer(nn.Module):
 
     Source: §3, Figure 1.
     """
+
+    tgt_embedding: TokenEmbedding  # these two only with tie_embeddings=False
+    output: nn.Linear
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -275,13 +310,20 @@ class Transformer(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            ValueError: Neither or both of memory and cache are given.
+            TypeError: ids are not integers.
+            ValueError: Neither or both of memory and cache are given, a cache is full, or shapes do not fit together.
         """
         if (memory is None) == (cache is None):
             raise ValueError("decode needs either memory (from encode) or cache (from new_cache), not both or neither.")
         embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
         start = 0 if cache is None else cache.length
-        x = self.dropout(self.tgt_positions(embedding(tgt_in), start))
+        x = self.dropout(self.tgt_positions(embedding(tgt_in), start))  # (B, m, d_model)
+        source = memory if cache is None else cache.layers[0].memory_keys
+        if source is not None and source.size(0) != x.size(0):
+            raise ValueError(
+                f"tgt_in has {x.size(0)} rows and the source {source.size(0)}; give one target per source "
+                "(cache.select repeats or drops rows)."
+            )
         if cache is None:
             return self.decoder(x, memory, tgt_mask, memory_mask)
         return self.decoder(x, None, tgt_mask, cache.memory_mask, cache.layers)
@@ -315,7 +357,8 @@ class Transformer(nn.Module):
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
-        return DecoderCache([layer.new_cache(memory, max_new_tokens) for layer in self.decoder.layers], memory_mask)
+        layers: list[Any] = list(self.decoder.layers)  # a ModuleList forgets that these are decoder layers
+        return DecoderCache([layer.new_cache(memory, max_new_tokens) for layer in layers], memory_mask)
 
 
 def _make_positions(config: TransformerConfig) -> SinusoidalPositionalEncoding | LearnedPositionalEncoding:
@@ -393,6 +436,7 @@ def choose_device(device: str = "auto") -> torch.device:
         wanted = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f'device {device!r} is unknown; use "auto", "cpu", "cuda" or "mps".') from error
-    if not available.get(wanted.type, True):
+    count = torch.cuda.device_count() if wanted.type == "cuda" else 1
+    if not available.get(wanted.type, True) or (wanted.index or 0) >= count:
         raise ValueError(f'device {device!r} is not available on this machine; use "auto" or "cpu".')
     return wanted
