@@ -1,5 +1,7 @@
-"""Train the copy task for a minute and watch it work: the same as `transformer demo`."""
+"""Train the copy task for a minute and watch it work: the same as the command `transformer demo`."""
+
+import sys
 
 from transformer.cli import main
 
-raise SystemExit(main(["demo"]))
+sys.exit(main(["demo", *sys.argv[1:]]))
