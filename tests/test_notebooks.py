@@ -1,0 +1,127 @@
+"""Every chapter has its parts, ran within its time and in silence, and gives the same text on one thread as on two."""
+
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from built import NOTEBOOKS, ROOT, SITE, cells, executed, need_site, printed, seconds, without_fences
+from nbclient import NotebookClient
+
+CHAPTERS = [path for path in NOTEBOOKS if re.match(r"0[356]_", path.name)]
+PARTS = ["See it", "Check it", "Unsaid by the paper", "What we now know", "Exercises"]
+AGREES = "The notebook and the module agree"
+LIMIT, LIMITS, TOTAL = 20.0, {"06_1c_machine_translation": 180.0}, 360.0
+CHEAP = 10.0  # seconds; notebooks below are run a second time, on one thread
+RUN_AS_DOWNLOADED = ["03_2_1_scaled_dot_product_attention", "03_5_positional_encoding"]
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def headings(path: Path) -> list[tuple[int, str]]:
+    """Level and text of every heading."""
+    text = "\n\n".join(without_fences(source) for source in cells(path, "markdown"))
+    return [(len(marks), words.strip()) for marks, words in re.findall(r"^(#+)\s+(.+)$", text, flags=re.MULTILINE)]
+
+
+def run(notebook: nbformat.NotebookNode, folder: Path, threads: int | None = None) -> nbformat.NotebookNode:
+    """Execute a notebook on a fresh kernel in an empty folder, with nothing but the package in reach."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    if threads:
+        environment |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )
+    return client.execute(env=environment)
+
+
+@each_notebook
+def test_one_title_and_headings_in_order(path: Path) -> None:
+    found = headings(path)
+    levels = [level for level, _ in found]
+    assert levels and levels[0] == 1 and levels.count(1) == 1, f"{path.name} must have one title, first: {found[:3]}"
+    first = cells(path, "markdown")[0]
+    assert first.startswith("# "), f"{path.name} must begin with its title"
+    steps = [(a, b) for a, b in pairwise(found) if b[0] > a[0] + 1]
+    assert not steps, f"{path.name} skips a level: {steps}"
+
+
+@each_notebook
+def test_has_no_shell_lines_or_magics(path: Path) -> None:
+    wrong = [line for source in cells(path, "code") for line in source.splitlines() if re.match(r"\s*[!%]", line)]
+    assert not wrong, f"{path.name} needs IPython for {wrong}"
+
+
+@each_notebook
+def test_saving_from_jupyter_leaves_the_script_as_it_is(path: Path) -> None:
+    notebook = jupytext.read(path)
+    config = jupytext.config.load_jupytext_configuration_file(str(ROOT / "pyproject.toml"))
+    again = nbformat.reads(jupytext.writes(notebook, fmt="ipynb"), as_version=4)
+    assert jupytext.writes(again, fmt="py:percent", config=config) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_chapters_have_their_parts(path: Path) -> None:
+    found = [words for level, words in headings(path) if level > 1]
+    exports = any(source.startswith("#| default_exp") for source in cells(path, "code"))
+    wanted = PARTS + [AGREES] * exports
+    missing = [part for part in wanted if not any(words.lower().startswith(part.lower()) for words in found)]
+    assert not missing, f"{path.name} lacks {missing}"
+
+
+@pytest.mark.book
+@each_notebook
+def test_runs_within_its_time(path: Path) -> None:
+    limit = LIMITS.get(path.stem, LIMIT)
+    assert seconds()[path.stem] <= limit, f"{path.name} took {seconds()[path.stem]:.1f} s of {limit:.0f}"
+
+
+@pytest.mark.book
+def test_all_run_within_six_minutes() -> None:
+    assert sum(seconds().values()) <= TOTAL
+
+
+@pytest.mark.book
+@each_notebook
+def test_was_executed_in_silence(path: Path) -> None:
+    notebook = executed(path.stem)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.source for cell in code] == cells(path, "code"), "the site was built from another version of it"
+    outputs = [output for cell in code for output in cell.outputs]
+    assert outputs, f"{path.name} shows nothing"
+    loud = [o for o in outputs if o.output_type == "error" or (o.output_type == "stream" and o.name == "stderr")]
+    assert not loud, f"{path.name} wrote to stderr: {loud}"
+
+
+@pytest.mark.book
+@pytest.mark.slow
+@each_notebook
+def test_prints_the_same_on_one_thread(path: Path, tmp_path: Path) -> None:
+    built = executed(path.stem)
+    if seconds()[path.stem] >= CHEAP:
+        pytest.skip(f"its run takes more than {CHEAP:.0f} s")
+    again = executed(path.stem)
+    for cell in again.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    again = run(again, tmp_path, threads=1)
+    for before, after, source in zip(printed(built), printed(again), cells(path, "code"), strict=True):
+        assert after == before, f"{path.name}: printed digits depend on the number of threads in the cell\n{source}"
+
+
+@pytest.mark.book
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN_AS_DOWNLOADED)
+def test_downloaded_notebook_runs_as_it_is(name: str, tmp_path: Path) -> None:
+    need_site()
+    notebook = nbformat.read(SITE / "notebooks" / f"{name}.ipynb", as_version=4)
+    del notebook.cells[0]  # it installs the package, which is in reach here
+    finished = run(notebook, tmp_path)
+    assert any(cell.outputs for cell in finished.cells if cell.cell_type == "code")

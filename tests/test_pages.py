@@ -1,0 +1,249 @@
+"""Every built page, opened in Chromium: nothing is fetched from elsewhere, fails, is too wide or hard to read."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from built import need_site, pages
+from playwright.sync_api import Page, sync_playwright
+
+pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
+
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+PHONE, DESK = {"width": 360, "height": 780}, {"width": 1280, "height": 900}
+READABLE = 4.5  # contrast of text to what is behind it
+
+SETTLED = """async () => {
+  await window.MathJax?.startup?.promise;
+  await document.fonts.ready;
+  const waiting = () => document.querySelectorAll("div.chart:not([data-drawn])").length;
+  for (let tries = 0; waiting() && tries < 100; tries++) await new Promise((go) => setTimeout(go, 50));
+  return waiting();
+}"""
+
+# The least contrast of the charts' text to the background behind it, and the text that has it.
+CONTRAST = """() => {
+  const rgba = (css) => { const n = css.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let worst = [21, ""];
+  const parts = ["axis-label", "axis-title", "title-text", "title-subtitle", "legend-label", "legend-title"];
+  for (const text of document.querySelectorAll(parts.map((part) => `.chart .role-${part} text`).join(","))) {
+    const style = getComputedStyle(text);
+    let box = text.closest(".chart"), behind = [255, 255, 255, 1];
+    while (box) {
+      const colour = rgba(getComputedStyle(box).backgroundColor);
+      if (colour[3] > 0.99) { behind = colour; break; }
+      box = box.parentElement;
+    }
+    if (!text.textContent.trim() || style.fillOpacity === "0" || style.opacity === "0") continue;
+    const ink = rgba(style.fill);
+    ink[3] *= style.fillOpacity * style.opacity;
+    const [a, b] = [light(over(ink, behind)), light(behind)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, text.textContent];
+  }
+  return worst;
+}"""
+
+# Set each control of each chart to its other values until the chart changes; list the controls that change nothing.
+CONTROLS = """async () => {
+  const dead = [];
+  let alive = 0;
+  for (const chart of document.querySelectorAll("div.chart")) {
+    const picture = () => chart.querySelector("svg.marks").outerHTML;
+    for (const control of chart.querySelectorAll(".vega-bindings select, .vega-bindings input")) {
+      const before = picture(), first = control.value;
+      const values = control.tagName === "SELECT" ? [...control.options].map((option) => option.value)
+        : control.type === "range" ? [control.min, control.max]
+        : [];
+      const set = async (value) => {
+        control.value = value;
+        control.dispatchEvent(new Event(control.tagName === "SELECT" ? "change" : "input", { bubbles: true }));
+        for (let tries = 0; tries < 20 && picture() === before; tries++) await new Promise((go) => setTimeout(go, 25));
+        return picture() !== before;
+      };
+      let changed = false;
+      if (!values.length) {
+        control.click();
+        await new Promise((go) => setTimeout(go, 300));
+        changed = picture() !== before || control.type === "radio";
+      }
+      for (const value of values) {
+        if (!changed && value !== first) changed = await set(value);
+      }
+      if (changed) alive++;
+      else dead.push(`${control.getAttribute("aria-label")} of ${chart.getAttribute("aria-label")}`);
+    }
+  }
+  return [alive, dead];
+}"""
+
+WIDE = """() => {
+  const wide = [];
+  if (document.documentElement.scrollWidth <= innerWidth) return wide;
+  for (const element of document.querySelectorAll("main *")) {
+    let box = element.parentElement;
+    while (box && getComputedStyle(box).overflowX === "visible") box = box.parentElement;
+    const right = element.getBoundingClientRect().right;
+    if (right > innerWidth + 1 && (!box || box === document.documentElement || box === document.body))
+      wide.push(`${element.tagName}.${element.className}: ${element.textContent.trim().slice(0, 60)}`);
+  }
+  return [`${document.documentElement.scrollWidth} px`, ...wide.slice(0, 5)];
+}"""
+
+AXE = """async (rules) => {
+  const only = rules ? { runOnly: { type: "rule", values: rules } } : {};
+  const result = await axe.run(document, { preload: false, ...only });
+  return result.violations
+    .filter((fault) => ["serious", "critical"].includes(fault.impact))
+    .map((fault) => [fault.id, fault.help, ...fault.nodes.slice(0, 3).map((n) => `${n.target} ${n.html.slice(0, 99)}`)])
+    .map((parts) => parts.join("; "));
+}"""
+
+
+def browser_path() -> str | None:
+    return os.environ.get("CHROME") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@dataclass
+class Visit:
+    """What was seen on a page."""
+
+    elsewhere: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+    charts: int = 0
+    drawn: int = 0
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    contrast: dict[str, tuple[float, str]] = field(default_factory=dict)
+    theme: dict[str, str] = field(default_factory=dict)
+    alive: int = 0
+    dead: list[str] = field(default_factory=list)
+    wide: list[str] = field(default_factory=list)
+
+
+def visit(page: Page, base: str, name: str) -> Visit:
+    """Open a page, look at it in the light, in the dark and on a phone, and move its controls."""
+    seen = Visit()
+    ours = (base, "data:", "blob:")
+    page.on("request", lambda r: None if r.url.startswith(ours) else seen.elsewhere.append(r.url))
+    page.on("requestfailed", lambda r: seen.failed.append(f"{r.url}: {r.failure}"))
+    page.on("response", lambda r: seen.failed.append(f"{r.url}: {r.status}") if r.status >= 400 else None)
+    page.on("console", lambda m: seen.console.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: seen.console.append(str(error)))
+
+    page.set_viewport_size(DESK)
+    page.emulate_media(color_scheme="light")
+    page.goto(base + name, wait_until="load")
+    page.evaluate(SETTLED)
+    seen.charts = page.locator("div.chart").count()
+    seen.drawn = page.locator("div.chart svg.marks").count()
+    page.evaluate(AXE_SCRIPT)
+    page.add_style_tag(content="*, *::before, *::after { transition: none !important; }")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(100)
+        seen.theme[scheme] = page.evaluate("document.documentElement.dataset.theme")
+        seen.faults[scheme] = page.evaluate(AXE, None if scheme == "light" else ["color-contrast"])
+        if seen.charts:
+            seen.contrast[scheme] = page.evaluate(CONTRAST)
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(100)
+    seen.wide = page.evaluate(WIDE)
+    if seen.drawn:
+        seen.alive, seen.dead = page.evaluate(CONTROLS)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Callable[[str], Visit]]:
+    """A function that visits a page of the site once and remembers what it saw."""
+    path = browser_path()
+    if path is None:
+        why = "needs Chromium: install it (Debian, Ubuntu: apt install chromium) or set CHROME to a Chrome or Chromium"
+        (pytest.fail if os.environ.get("TRANSFORMER_REQUIRE_BROWSER") == "1" else pytest.skip)(why)
+    site: Path = need_site()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    base = f"http://127.0.0.1:{server.server_port}/"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        context = browser.new_context()
+
+        @functools.cache
+        def once(name: str) -> Visit:
+            page = context.new_page()
+            try:
+                return visit(page, base, name)
+            finally:
+                page.close()
+
+        yield once
+        browser.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+each_page = pytest.mark.parametrize("page", pages())
+
+
+@each_page
+def test_asks_for_nothing_elsewhere_and_gets_what_it_asks_for(look, page: str) -> None:
+    assert not look(page).elsewhere
+    assert not look(page).failed
+
+
+@each_page
+def test_nothing_complains_in_the_console(look, page: str) -> None:
+    assert not look(page).console
+
+
+@each_page
+def test_fits_a_phone(look, page: str) -> None:
+    assert not look(page).wide
+
+
+@each_page
+def test_follows_the_systems_theme(look, page: str) -> None:
+    assert look(page).theme == {"light": "light", "dark": "dark"}
+
+
+@each_page
+def test_is_accessible(look, page: str) -> None:
+    assert not look(page).faults["light"]
+    assert not look(page).faults["dark"]
+
+
+@each_page
+def test_charts_draw_and_react_and_can_be_read(look, page: str) -> None:
+    seen = look(page)
+    if not seen.charts:
+        pytest.skip("no chart on this page")
+    assert seen.drawn == seen.charts
+    assert not seen.dead, "these controls change nothing"
+    for scheme, (ratio, text) in seen.contrast.items():
+        assert ratio >= READABLE, f"{text!r} has a contrast of {ratio:.2f} in the {scheme} theme"
+
+
+def test_some_chart_has_a_control(look) -> None:
+    assert any(look(page).alive for page in pages()), "no page has a chart that reacts to a drop-down list or slider"

@@ -1,0 +1,144 @@
+"""Whatever stands in a block quote is the paper's, word for word, and says where it comes from."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from built import NOTEBOOKS, PROSE, ROOT, cells, without_fences
+
+PAPER = ROOT / "book" / "paper"
+QUOTES = yaml.safe_load((PAPER / "quotes.yml").read_text(encoding="utf-8"))["quotes"]
+TABLES = yaml.safe_load((PAPER / "tables.yml").read_text(encoding="utf-8"))
+SECTIONS = {quote["section"] for quote in QUOTES}
+EQUATIONS = {1: "3.2.1", 2: "3.3", 3: "5.3"}
+TABLE = r"^.*Table (\d) of the paper.*\n+((?:\|.*(?:\n|$))+)"
+QUOTED_SECTIONS = ["3", "3.1", "3.2", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.3", "5.4"]
+
+
+class Quote(NamedTuple):
+    """A block quote of the book."""
+
+    file: str
+    pieces: list[str]  # its paragraphs and displayed equations
+    attribution: str
+
+
+def squeeze(text: str) -> str:
+    """Text as it is compared: no white space, no alignment marks, straight quotation marks."""
+    text = re.sub(r"\\(begin|end)\{(aligned|align\*?|split|gathered)\}", "", text)
+    text = re.sub(r"\\tag\{\d\}|\\\\|&|\\(quad|,|;)(?![a-z])", "", text)
+    return re.sub(r"\s+", "", text.translate(str.maketrans("“”‘’\u00a0", "\"\"'' ")))
+
+
+def readings(quote: dict[str, str]) -> list[str]:
+    """A quotation of the paper with and without its reference numbers, ready to compare."""
+    texts = [quote["text"], quote.get("text_nocite", quote["text"])]
+    return [squeeze(text) for text in texts] + [squeeze(re.sub(r"\s*\[\d+(, ?\d+)*\]", "", text)) for text in texts]
+
+
+def block_quotes(path: Path) -> list[Quote]:
+    """Every block quote of a notebook or of a page of prose."""
+    found = []
+    for source in cells(path, "markdown"):
+        for block in re.findall(r"(?:^[ ]{0,3}>.*\n?)+", without_fences(source), flags=re.MULTILINE):
+            text = re.sub(r"^[ ]{0,3}> ?", "", block, flags=re.MULTILINE).strip()
+            body, _, last = text.rpartition("\n")
+            attribution = last.strip() if last.strip().startswith("—") else ""
+            if not attribution:
+                body = text
+            pieces = [piece.strip() for piece in re.split(r"\$\$|\n\s*\n", body)]
+            found.append(Quote(path.name, [piece for piece in pieces if piece], attribution))
+    return found
+
+
+def sections_named(attribution: str) -> set[str]:
+    """The sections an attribution names: ``— Section 3.2.1``, ``— Equation (1)``, ``— Footnote 4, Section 3.2.1`` …"""
+    words = attribution.lstrip("— ").removeprefix("Attention Is All You Need, ")
+    found = set(re.findall(r"(?:Sections?|§§?|and|,)\s*(\d(?:\.\d)*)\b", words))
+    found |= {name for name in ("Abstract", "Attention Visualizations") if name in words}
+    if not found:
+        found |= {EQUATIONS[int(number)] for number in re.findall(r"Equation \(?([123])\)?", words)}
+    return found
+
+
+BOOK = [quote for path in [*NOTEBOOKS, *PROSE] for quote in block_quotes(path)]
+
+
+def origin(piece: str, sections: set[str]) -> list[dict[str, str]]:
+    """The quotations of these sections that contain the piece."""
+    return [q for q in QUOTES if q["section"] in sections and any(squeeze(piece) in text for text in readings(q))]
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *PROSE], ids=lambda path: path.name)
+def test_block_quotes_are_the_papers_words(path: Path) -> None:
+    wrong = []
+    for quote in block_quotes(path):
+        sections = sections_named(quote.attribution)
+        if not sections <= SECTIONS or not sections:
+            wrong.append(f"no section of the paper in the last line {quote.attribution!r} of: {quote.pieces[:1]}")
+            continue
+        for piece in quote.pieces:
+            if len(squeeze(piece)) < 12 or not origin(piece, sections):
+                elsewhere = [q["section"] for q in QUOTES if any(squeeze(piece) in text for text in readings(q))]
+                hint = f"it stands in Section {elsewhere[0]}" if elsewhere else "see book/paper/quotes.yml"
+                wrong.append(f"not in {sorted(sections)} ({hint}): {piece}")
+    assert not wrong, f"{path.name}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("section", QUOTED_SECTIONS)
+def test_every_section_has_its_quote(section: str) -> None:
+    assert any(origin(piece, {section}) for quote in BOOK for piece in quote.pieces), f"nothing quoted from {section}"
+
+
+@pytest.mark.parametrize("number", EQUATIONS)
+def test_every_equation_has_its_quote(number: int) -> None:
+    (equation,) = [quote for quote in QUOTES if quote.get("note", "").startswith(f"Equation ({number})")]
+    quoted = [squeeze(piece) for quote in BOOK for piece in quote.pieces]
+    assert squeeze(equation["text"]) in quoted, f"Equation ({number}) is not quoted whole anywhere"
+
+
+def numbers(text: str) -> set[float]:
+    """Every number in a text, as a value."""
+    return {float(found.replace(",", "")) for found in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)}
+
+
+def rows_of(table: dict) -> list[set[float]]:
+    """The numbers of each row of a table of the paper."""
+    rows = table.get("rows", []) + [row for group in table.get("groups", []) for row in group["rows"]]
+    found = []
+    for row in rows:
+        values = [value for key, value in row.items() if key != "ref"]
+        text = " ".join(str(value).replace("100K", "100000").replace("300K", "300000") for value in values)
+        found.append(numbers(text))
+    return found
+
+
+def copied_tables() -> list[tuple[str, int, str]]:
+    """Each Markdown table that says it is the paper's: file, number, rows."""
+    found = []
+    for path in [*NOTEBOOKS, *PROSE]:
+        for source in cells(path, "markdown"):
+            for number, table in re.findall(TABLE, source, flags=re.MULTILINE):
+                found.append((path.name, int(number), table))
+    return found
+
+
+def test_tables_copied_from_the_paper_have_its_numbers() -> None:
+    wrong = []
+    for file, number, table in copied_tables():
+        rows = rows_of(TABLES[f"table{number}"])
+        for line in table.splitlines()[2:]:
+            text = line.replace("100K", "100000").replace("300K", "300000").replace("×10^", "e")
+            if not any(numbers(text) <= row for row in rows):
+                wrong.append(f"{file}: no row of Table {number} has all of {line}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_comparison_notices_a_changed_word() -> None:
+    assert origin("the weight assigned to each value is computed by a compatibility function", {"3.2"})
+    assert not origin("the weight assigned to every value is computed by a compatibility function", {"3.2"})
+    assert not origin("the weight assigned to each value is computed by a compatibility function", {"3.3"})
+    assert sections_named("— Equation (1), Section 3.2.1") == {"3.2.1"} == sections_named("— Equation (1)")
+    assert sections_named("— Abstract") == {"Abstract"} and not sections_named("— somebody")
