@@ -209,6 +209,23 @@ def test_every_dependency_is_explained(root: Path) -> None:
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
+# Import names that differ from the package's name.
+DISTRIBUTION = {"yaml": "pyyaml", "bs4": "beautifulsoup4", "vl_convert": "vl-convert-python"}
+
+
+def test_nothing_else_is_imported(root: Path) -> None:
+    """Every import of another package, anywhere in the repository, is one of the pins."""
+    lines = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = {Requirement(line).name.lower() for line in lines if line and not line.startswith("#")}
+    files = [path for folder in ("transformer", "notebooks", "book", "tests") for path in (root / folder).rglob("*.py")]
+    own = {path.stem for path in files} | {"transformer"}
+    for path in files:
+        for line, module, _ in export.imports_of(ast.parse(path.read_text(encoding="utf-8")), "transformer"):
+            top = module.partition(".")[0]
+            if top not in own | set(sys.stdlib_module_names):
+                assert DISTRIBUTION.get(top, top).replace("_", "-") in pins, f"{path}:{line}: {module}"
+
+
 # --------------------------------------------------------------------------------------------------------- the import
 
 MEASURE = """
