@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 13b93e708b6e88ae
+# sha256 of what follows: dce8d73328859028
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -13,13 +13,13 @@ __version__ = "0.1.0"
 __all__ = [
     "ResidualBlock",
     "EncoderLayer",
+    "Encoder",
     "LayerCache",
     "DecoderLayer",
-    "Encoder",
     "Decoder",
-    "check_attention_inputs",
-    "masked_softmax",
     "scaled_dot_product_attention",
+    "masked_softmax",
+    "check_attention_inputs",
     "MultiHeadAttention",
     "KeyValueCache",
     "causal_mask",
@@ -34,6 +34,76 @@ __all__ = [
     "Transformer",
     "count_parameters",
     "choose_device",
+    "PAD_ID",
+    "BOS_ID",
+    "EOS_ID",
+    "UNKNOWN_ID",
+    "Tokenizer",
+    "Batch",
+    "pad",
+    "make_batch",
+    "TokenBatches",
+    "padding_share",
+    "copy_task",
+    "TrainingConfig",
+    "Record",
+    "train",
+    "make_adam",
+    "noam_rate",
+    "NoamScheduler",
+    "LabelSmoothingLoss",
+    "EXTRA_TOKENS",
+    "greedy_decode",
+    "TOKENIZER_FILE",
+    "Translator",
+    "load_toy_translator",
+    "AttentionRecord",
+    "record_attention",
+    "SentenceAttention",
+    "look_at",
+    "attention_chart",
+    "SPACE",
+    "word_of_piece",
+    "alignment_accuracy",
+    "Noun",
+    "Adjective",
+    "Verb",
+    "NOUNS",
+    "ADJECTIVES",
+    "PEOPLE",
+    "SAYING",
+    "VERBS",
+    "BE",
+    "Phrase",
+    "word_by_word",
+    "ENDINGS",
+    "article",
+    "inflect",
+    "noun_phrase",
+    "prepositional",
+    "VerbGroup",
+    "MODALS",
+    "verb_group",
+    "SPLITS",
+    "PHENOMENA",
+    "MAX_WORDS",
+    "SentencePair",
+    "words",
+    "reserved",
+    "partners",
+    "Clause",
+    "Draft",
+    "embedded_corpus",
+    "vocabulary",
+    "FORMAT",
+    "CONFIG_FILE",
+    "WEIGHTS_FILE",
+    "write_atomically",
+    "save_checkpoint",
+    "load_checkpoint",
+    "read_description",
+    "make_parser",
+    "main",
     "__version__",
     "check_version",
 ]
@@ -41,13 +111,13 @@ __all__ = [
 _HOME = {
     "ResidualBlock": "layers",
     "EncoderLayer": "layers",
+    "Encoder": "layers",
     "LayerCache": "layers",
     "DecoderLayer": "layers",
-    "Encoder": "layers",
     "Decoder": "layers",
-    "check_attention_inputs": "attention",
-    "masked_softmax": "attention",
     "scaled_dot_product_attention": "attention",
+    "masked_softmax": "attention",
+    "check_attention_inputs": "attention",
     "MultiHeadAttention": "multi_head",
     "KeyValueCache": "multi_head",
     "causal_mask": "masks",
@@ -62,19 +132,195 @@ _HOME = {
     "Transformer": "model",
     "count_parameters": "model",
     "choose_device": "model",
+    "PAD_ID": "data",
+    "BOS_ID": "data",
+    "EOS_ID": "data",
+    "UNKNOWN_ID": "data",
+    "Tokenizer": "data",
+    "Batch": "data",
+    "pad": "data",
+    "make_batch": "data",
+    "TokenBatches": "data",
+    "padding_share": "data",
+    "copy_task": "data",
+    "TrainingConfig": "training",
+    "Record": "training",
+    "train": "training",
+    "make_adam": "schedule",
+    "noam_rate": "schedule",
+    "NoamScheduler": "schedule",
+    "LabelSmoothingLoss": "loss",
+    "EXTRA_TOKENS": "decoding",
+    "greedy_decode": "decoding",
+    "TOKENIZER_FILE": "translator",
+    "Translator": "translator",
+    "load_toy_translator": "translator",
+    "AttentionRecord": "visualization",
+    "record_attention": "visualization",
+    "SentenceAttention": "visualization",
+    "look_at": "visualization",
+    "attention_chart": "visualization",
+    "SPACE": "visualization",
+    "word_of_piece": "visualization",
+    "alignment_accuracy": "visualization",
+    "Noun": "corpus",
+    "Adjective": "corpus",
+    "Verb": "corpus",
+    "NOUNS": "corpus",
+    "ADJECTIVES": "corpus",
+    "PEOPLE": "corpus",
+    "SAYING": "corpus",
+    "VERBS": "corpus",
+    "BE": "corpus",
+    "Phrase": "corpus",
+    "word_by_word": "corpus",
+    "ENDINGS": "corpus",
+    "article": "corpus",
+    "inflect": "corpus",
+    "noun_phrase": "corpus",
+    "prepositional": "corpus",
+    "VerbGroup": "corpus",
+    "MODALS": "corpus",
+    "verb_group": "corpus",
+    "SPLITS": "corpus",
+    "PHENOMENA": "corpus",
+    "MAX_WORDS": "corpus",
+    "SentencePair": "corpus",
+    "words": "corpus",
+    "reserved": "corpus",
+    "partners": "corpus",
+    "Clause": "corpus",
+    "Draft": "corpus",
+    "embedded_corpus": "corpus",
+    "vocabulary": "corpus",
+    "FORMAT": "checkpoints",
+    "CONFIG_FILE": "checkpoints",
+    "WEIGHTS_FILE": "checkpoints",
+    "write_atomically": "checkpoints",
+    "save_checkpoint": "checkpoints",
+    "load_checkpoint": "checkpoints",
+    "read_description": "checkpoints",
+    "make_parser": "cli",
+    "main": "cli",
 }
-_MODULES = ("attention", "embeddings", "feed_forward", "layers", "masks", "model", "multi_head", "positional_encoding")
+_MODULES = (
+    "attention",
+    "checkpoints",
+    "cli",
+    "corpus",
+    "data",
+    "decoding",
+    "embeddings",
+    "feed_forward",
+    "layers",
+    "loss",
+    "masks",
+    "model",
+    "multi_head",
+    "positional_encoding",
+    "schedule",
+    "training",
+    "translator",
+    "visualization",
+)
 
 if TYPE_CHECKING:
-    from transformer import attention, embeddings, feed_forward, layers, masks, model, multi_head, positional_encoding
+    from transformer import attention as attention
+    from transformer import checkpoints as checkpoints
+    from transformer import cli as cli
+    from transformer import corpus as corpus
+    from transformer import data as data
+    from transformer import decoding as decoding
+    from transformer import embeddings as embeddings
+    from transformer import feed_forward as feed_forward
+    from transformer import layers as layers
+    from transformer import loss as loss
+    from transformer import masks as masks
+    from transformer import model as model
+    from transformer import multi_head as multi_head
+    from transformer import positional_encoding as positional_encoding
+    from transformer import schedule as schedule
+    from transformer import training as training
+    from transformer import translator as translator
+    from transformer import visualization as visualization
     from transformer.attention import check_attention_inputs, masked_softmax, scaled_dot_product_attention
+    from transformer.checkpoints import (
+        CONFIG_FILE,
+        FORMAT,
+        WEIGHTS_FILE,
+        load_checkpoint,
+        read_description,
+        save_checkpoint,
+        write_atomically,
+    )
+    from transformer.cli import main, make_parser
+    from transformer.corpus import (
+        ADJECTIVES,
+        BE,
+        ENDINGS,
+        MAX_WORDS,
+        MODALS,
+        NOUNS,
+        PEOPLE,
+        PHENOMENA,
+        SAYING,
+        SPLITS,
+        VERBS,
+        Adjective,
+        Clause,
+        Draft,
+        Noun,
+        Phrase,
+        SentencePair,
+        Verb,
+        VerbGroup,
+        article,
+        embedded_corpus,
+        inflect,
+        noun_phrase,
+        partners,
+        prepositional,
+        reserved,
+        verb_group,
+        vocabulary,
+        word_by_word,
+        words,
+    )
+    from transformer.data import (
+        BOS_ID,
+        EOS_ID,
+        PAD_ID,
+        UNKNOWN_ID,
+        Batch,
+        TokenBatches,
+        Tokenizer,
+        copy_task,
+        make_batch,
+        pad,
+        padding_share,
+    )
+    from transformer.decoding import EXTRA_TOKENS, greedy_decode
     from transformer.embeddings import TokenEmbedding
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
+    from transformer.loss import LabelSmoothingLoss
     from transformer.masks import causal_mask, padding_mask
     from transformer.model import DecoderCache, Transformer, TransformerConfig, choose_device, count_parameters
     from transformer.multi_head import KeyValueCache, MultiHeadAttention
     from transformer.positional_encoding import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoids
+    from transformer.schedule import NoamScheduler, make_adam, noam_rate
+    from transformer.training import Record, TrainingConfig, train
+    from transformer.translator import TOKENIZER_FILE, Translator, load_toy_translator
+    from transformer.visualization import (
+        SPACE,
+        AttentionRecord,
+        SentenceAttention,
+        alignment_accuracy,
+        attention_chart,
+        look_at,
+        record_attention,
+        word_of_piece,
+    )
 else:
 
     def __getattr__(name: str) -> object:

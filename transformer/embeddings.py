@@ -1,5 +1,5 @@
 # Exported from notebooks/03_4_embeddings_and_softmax.py, Section 3.4; edit that file, not this one.
-# sha256 of what follows: 0018ca550dba354f
+# sha256 of what follows: 41c9db1a495a50ac
 """Embeddings and Softmax (Section 3.4)."""
 
 import math
@@ -64,5 +64,12 @@ class TokenEmbedding(nn.Module):
 
         Returns:
             Logits, shape (…, V).
+
+        Raises:
+            ValueError: The last dimension is not d_model.
         """
+        if hidden.size(-1) != self.weight.size(1):
+            raise ValueError(
+                f"hidden states have shape {tuple(hidden.shape)}; their last dimension must be {self.weight.size(1)}."
+            )
         return F.linear(hidden, self.weight)

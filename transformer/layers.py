@@ -1,5 +1,5 @@
 # Exported from notebooks/03_1_encoder_and_decoder_stacks.py, Section 3.1; edit that file, not this one.
-# sha256 of what follows: 38ec009b9f1e3ffc
+# sha256 of what follows: 092c005130b8b07e
 """Encoder and Decoder Stacks (Section 3.1)."""
 
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformer.feed_forward import PositionwiseFeedForward
 from transformer.multi_head import KeyValueCache, MultiHeadAttention
 
-__all__ = ["ResidualBlock", "EncoderLayer", "LayerCache", "DecoderLayer", "Encoder", "Decoder"]
+__all__ = ["ResidualBlock", "EncoderLayer", "Encoder", "LayerCache", "DecoderLayer", "Decoder"]
 
 
 class ResidualBlock(nn.Module):
@@ -35,6 +35,7 @@ class ResidualBlock(nn.Module):
         norm: Callable[[int], nn.Module] = nn.LayerNorm,
     ) -> None:
         super().__init__()
+        self.d_model = d_model
         if norm_order not in ("post", "pre"):
             raise ValueError(f'norm_order is {norm_order!r}; choose "post" (the paper) or "pre".')
         self.norm_order = norm_order
@@ -50,10 +51,24 @@ class ResidualBlock(nn.Module):
 
         Returns:
             Shape (B, n, d_model).
+
+        Raises:
+            TypeError: x is not of a floating-point type.
+            ValueError: x is not d_model wide, or the sub-layer does not keep the shape.
         """
-        if self.norm_order == "pre":
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        if not x.is_floating_point():
+            raise TypeError(f"x is {x.dtype}; give vectors of a floating-point type, not token ids.")
+        if x.size(-1) != self.d_model:
+            raise ValueError(f"x has shape {tuple(x.shape)}; its last size must be d_model={self.d_model}.")
+        pre = self.norm_order == "pre"
+        y = sublayer(self.norm(x) if pre else x)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"the sub-layer made {tuple(y.shape)} of {tuple(x.shape)}; "
+                "the sum needs equal shapes, so give one that keeps its input's shape."
+            )
+        x = x + self.dropout(y)
+        return x if pre else self.norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -97,6 +112,36 @@ class EncoderLayer(nn.Module):
         """
         x = self.attention_block(x, lambda x: self.self_attention(x, x, x, src_mask))
         return self.feed_forward_block(x, self.feed_forward)
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers.
+
+    Args:
+        layers: The layers, first to last.
+        norm: A final normalization, which pre-norm stacks need; None for post-norm.
+
+    Source: §3.1, Encoder.
+    """
+
+    def __init__(self, layers: Iterable[EncoderLayer], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+
+    def forward(self, x: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """Run the source through every layer.
+
+        Args:
+            x: Embedded source, shape (B, n, d_model).
+            src_mask: Bool, broadcastable to (B, h, n, n); or None.
+
+        Returns:
+            The memory, shape (B, n, d_model).
+        """
+        for layer in self.layers:
+            x = layer(x, src_mask)
+        return x if self.norm is None else self.norm(x)
 
 
 class LayerCache:
@@ -174,7 +219,12 @@ class DecoderLayer(nn.Module):
 
         Returns:
             Shape (B, m, d_model).
+
+        Raises:
+            ValueError: Neither memory nor a cache is given.
         """
+        if memory is None and cache is None:
+            raise ValueError("a decoder layer needs the encoder's output (memory) or a cache (from new_cache).")
 
         def attend_self(x: Tensor) -> Tensor:
             keys, values = self.self_attention.project(x, x)
@@ -204,36 +254,6 @@ class DecoderLayer(nn.Module):
         attention, shape = self.self_attention, (memory.size(0), self.self_attention.n_heads, max_new_tokens)
         own = KeyValueCache(memory.new_empty(*shape, attention.d_k), memory.new_empty(*shape, attention.d_v))
         return LayerCache(own, *self.memory_attention.project(memory, memory))
-
-
-class Encoder(nn.Module):
-    """A stack of encoder layers.
-
-    Args:
-        layers: The layers, first to last.
-        norm: A final normalization, which pre-norm stacks need; None for post-norm.
-
-    Source: §3.1, Encoder.
-    """
-
-    def __init__(self, layers: Iterable[EncoderLayer], norm: nn.Module | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
-
-    def forward(self, x: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Run the source through every layer.
-
-        Args:
-            x: Embedded source, shape (B, n, d_model).
-            src_mask: Bool, broadcastable to (B, h, n, n); or None.
-
-        Returns:
-            The memory, shape (B, n, d_model).
-        """
-        for layer in self.layers:
-            x = layer(x, src_mask)
-        return x if self.norm is None else self.norm(x)
 
 
 class Decoder(nn.Module):
@@ -270,7 +290,13 @@ class Decoder(nn.Module):
 
         Returns:
             Shape (B, m, d_model).
+
+        Raises:
+            ValueError: The number of caches is not the number of layers.
         """
-        for layer, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):
+        each = [None] * len(self.layers) if caches is None else list(caches)
+        if len(each) != len(self.layers):
+            raise ValueError(f"{len(each)} caches for {len(self.layers)} layers; give one per layer.")
+        for layer, cache in zip(self.layers, each, strict=True):
             x = layer(x, memory, tgt_mask, memory_mask, cache)
         return x if self.norm is None else self.norm(x)

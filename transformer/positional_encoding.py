@@ -1,5 +1,5 @@
 # Exported from notebooks/03_5_positional_encoding.py, Section 3.5; edit that file, not this one.
-# sha256 of what follows: b9356435fadf18a5
+# sha256 of what follows: 38c44f2c3640ee29
 """Positional Encoding (Section 3.5)."""
 
 import torch
@@ -32,6 +32,13 @@ def sinusoids(length: int, d_model: int, start: int = 0) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (length, d_model)
 
 
+def _check_embeddings(x: Tensor, d_model: int, start: int) -> None:
+    if x.dim() != 3 or x.size(-1) != d_model:
+        raise ValueError(f"the embeddings have shape {tuple(x.shape)}; expected (batch, length, {d_model}).")
+    if start < 0:
+        raise ValueError(f"start is {start}; positions count from 0.")
+
+
 class SinusoidalPositionalEncoding(nn.Module):
     """Add sinusoids to the embeddings. Nothing is learned, and no length is too long.
 
@@ -60,7 +67,11 @@ class SinusoidalPositionalEncoding(nn.Module):
 
         Returns:
             Shape (B, n, d_model).
+
+        Raises:
+            ValueError: x has another shape, or start is negative.
         """
+        _check_embeddings(x, self.d_model, start)
         end = start + x.size(1)
         if end > self.table.size(0):  # double, so that decoding token by token seldom comes here
             self.table = sinusoids(max(end, 2 * self.table.size(0)), self.d_model).to(self.table)
@@ -93,8 +104,9 @@ class LearnedPositionalEncoding(nn.Module):
             Shape (B, n, d_model).
 
         Raises:
-            ValueError: A position lies beyond max_len.
+            ValueError: A position lies beyond max_len, x has another shape, or start is negative.
         """
+        _check_embeddings(x, self.weight.size(1), start)
         end = start + x.size(1)
         if end > self.weight.size(0):
             raise ValueError(

@@ -1,0 +1,137 @@
+# Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
+# sha256 of what follows: 4e12256f2c76fde9
+"""Checkpoints (Appendix A3)."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from transformer.model import Transformer, TransformerConfig
+
+__all__ = [
+    "FORMAT",
+    "CONFIG_FILE",
+    "WEIGHTS_FILE",
+    "write_atomically",
+    "save_checkpoint",
+    "load_checkpoint",
+    "read_description",
+]
+
+
+FORMAT = 1
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file so that it holds either all of the old content or all of the new, whatever happens.
+
+    Args:
+        path: The file; its folder must exist.
+        content: What it shall hold.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written; the old file is untouched.
+    """
+    path = Path(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def save_checkpoint(
+    directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any
+) -> None:
+    """Write a model's configuration (JSON) and weights (safetensors) into a folder.
+
+    Args:
+        directory: Made if it does not exist.
+        model: The model.
+        dtype: Store the weights in this type, for instance torch.float16; None keeps their own.
+        **about: What made the model, as JSON values: command, commit, scores.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.to("cpu", dtype).contiguous() for name, value in model.state_dict().items()}
+    description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
+    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights))
+    write_atomically(directory / CONFIG_FILE, (json.dumps(description, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
+    """Read a model that `save_checkpoint` wrote. Weights become float32; no code in the files is run.
+
+    Args:
+        directory: The folder.
+        device: Where the model goes.
+
+    Returns:
+        The model, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: The folder or one of its two files is missing.
+        ValueError: A file is damaged, of another format, or of another configuration.
+    """
+    directory = Path(directory)
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (directory / name).is_file():
+            raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
+    config = TransformerConfig.from_json(json.dumps(read_description(directory)["model"]))
+    try:
+        weights = safetensors.torch.load((directory / WEIGHTS_FILE).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{directory / WEIGHTS_FILE} is damaged or cut short ({error}); copy it again.") from error
+    with torch.device("meta"):
+        expected = {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    if found != expected:
+        name = next(name for name in [*expected, *found] if found.get(name) != expected.get(name))
+        raise ValueError(
+            f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
+            f"configuration asks for {expected.get(name)}. The two files come from different models."
+        )
+    if not all(value.is_floating_point() and value.isfinite().all() for value in weights.values()):
+        raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
+    model = Transformer(config)
+    model.load_state_dict(weights)
+    return model.to(device).eval()
+
+
+def read_description(directory: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint's config.json: its "format", its "model" and what is known "about" it.
+
+    Args:
+        directory: The folder.
+
+    Returns:
+        The JSON object.
+
+    Raises:
+        FileNotFoundError: There is no config.json.
+        ValueError: It is damaged, or of a format this version does not know.
+    """
+    path = Path(directory) / CONFIG_FILE
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); copy it again.") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT or "model" not in description:
+        raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; was it written by another version?")
+    return description

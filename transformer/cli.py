@@ -1,0 +1,152 @@
+# Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
+# sha256 of what follows: c0dc43f6b6159405
+"""The Command Line (Appendix A4)."""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from transformer.data import TokenBatches, copy_task, make_batch
+from transformer.decoding import greedy_decode
+from transformer.model import Transformer, TransformerConfig, count_parameters
+from transformer.training import TrainingConfig, train
+from transformer.translator import Translator, load_toy_translator
+
+__all__ = ["make_parser", "main"]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The commands, their options and their help.
+
+    Returns:
+        The parser.
+    """
+    parser = argparse.ArgumentParser(
+        prog="transformer",
+        description='The Transformer of "Attention Is All You Need", from the book\'s own notebooks.',
+        epilog="Try first:  echo 'The dog sees the old house.' | transformer translate",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="train a small model to copy sequences, in under a minute",
+        description="Train a small model to copy sequences of numbers, then let it copy some it has never seen. "
+        "It shows that everything works on this machine.",
+    )
+    demo.add_argument("--steps", type=_positive, default=500, metavar="N", help="updates to train for (default: 500)")
+    demo.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda or mps (default: auto)")
+    demo.set_defaults(run=_demo)
+
+    translate = commands.add_parser(
+        "translate",
+        help="translate standard input, line by line",
+        description="Read lines from standard input and write one translation per line to standard output. A line "
+        "that cannot be translated gives an empty line, a message with its number on standard error, and exit code 1.",
+        epilog="Example:  transformer translate < english.txt > german.txt",
+    )
+    translate.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="a folder with a trained model (default: the model that ships with the book, for its embedded corpus)",
+    )
+    translate.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda or mps (default: auto)")
+    translate.set_defaults(run=_translate)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The words after the program's name; those of this process if None.
+
+    Returns:
+        The exit code: 0 if all went well, 1 if something could not be done, 130 if interrupted.
+        Wrong usage exits with 2.
+    """
+    options = make_parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("transformer").setLevel(logging.INFO)
+    try:
+        return int(options.run(options))
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"transformer {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"transformer {options.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _demo(options: argparse.Namespace) -> int:
+    # Pre-norm: it needs half the updates that post-norm needs here, and a demonstration should be short.
+    config = TransformerConfig(32, 32, d_model=64, n_layers=2, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
+    model = Transformer(config)
+    print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")
+    batches = TokenBatches(copy_task(20_000, seed=1), max_tokens=1600)
+    started = time.perf_counter()
+    records = train(
+        model,
+        batches,
+        TrainingConfig(steps=options.steps, warmup_steps=max(1, options.steps // 3), device=options.device),
+    )
+    print(f"loss {records[-1].loss:.3f} after {options.steps} updates, {time.perf_counter() - started:.0f} s.")
+    unseen = copy_task(200, seed=2)
+    src = make_batch(unseen).src.to(next(model.parameters()).device)
+    copies = greedy_decode(model, src)
+    for (source, _), copy in list(zip(unseen, copies, strict=True))[:3]:
+        print(f"  given {source}\n  wrote {copy}")
+    right = sum(copy == source for (source, _), copy in zip(unseen, copies, strict=True))
+    print(f"{right} of {len(unseen)} unseen sequences copied exactly.")
+    return 0
+
+
+def _translate(options: argparse.Namespace) -> int:
+    translator = Translator.from_pretrained(options.model, options.device) if options.model else load_toy_translator()
+    failures = 0
+    for number, chunk in _chunks(sys.stdin, size=256):
+        try:
+            outputs = translator.translate(chunk)
+        except ValueError:  # find the lines at fault; the others of the chunk still get their translation
+            outputs = []
+            for i, line in enumerate(chunk):
+                try:
+                    outputs += translator.translate([line])
+                except ValueError as error:
+                    reason = str(error).replace("line 1 ", f"line {number + i} ", 1)
+                    print(f"transformer translate: {reason}", file=sys.stderr)
+                    outputs.append("")
+                    failures += 1
+        for output in outputs:
+            print(output.replace("\n", " "), flush=True)
+    return 1 if failures else 0
+
+
+def _chunks(stream: TextIO, size: int) -> Iterator[tuple[int, list[str]]]:
+    """Lines in lists of at most size, each with the number of its first line; a terminal gives line by line."""
+    chunk: list[str] = []
+    number = 1
+    for line in stream:
+        chunk.append(line.rstrip("\n"))
+        if len(chunk) == size or stream.isatty():
+            yield number, chunk
+            number, chunk = number + len(chunk), []
+    if chunk:
+        yield number, chunk
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+def _version() -> str:
+    from transformer import __version__
+
+    return __version__

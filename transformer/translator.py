@@ -1,0 +1,131 @@
+# Exported from notebooks/06_1c_machine_translation.py, Section 6.1; edit that file, not this one.
+# sha256 of what follows: 99a6edae6cc0e61b
+"""Machine Translation (Section 6.1)."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer.checkpoints import load_checkpoint, save_checkpoint, write_atomically
+from transformer.data import EOS_ID, Tokenizer, pad
+from transformer.decoding import greedy_decode
+from transformer.model import Transformer, choose_device
+
+__all__ = ["TOKENIZER_FILE", "Translator", "load_toy_translator"]
+
+
+TOKENIZER_FILE = "tokenizer.model"
+
+
+class Translator:
+    """A trained model with its tokenizer: text in, text out.
+
+    Args:
+        model: Put into evaluation mode.
+        tokenizer: The one the model was trained with.
+
+    Raises:
+        ValueError: The tokenizer has another number of pieces than the model.
+    """
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer) -> None:
+        if len(tokenizer) != model.config.src_vocab_size:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.src_vocab_size}; "
+                "they do not belong together."
+            )
+        self.model, self.tokenizer = model.eval(), tokenizer
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path, device: str = "auto") -> "Translator":
+        """Read a folder that `save` or a training run wrote.
+
+        Args:
+            directory: The folder.
+            device: "auto", or a name that torch knows.
+
+        Returns:
+            The translator.
+
+        Raises:
+            FileNotFoundError: A file is missing.
+            ValueError: A file is damaged, or the files do not belong together.
+        """
+        path = Path(directory) / TOKENIZER_FILE
+        if not path.is_file():
+            raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
+        return cls(load_checkpoint(directory, choose_device(device)), Tokenizer.load(path))
+
+    def save(self, directory: str | Path, dtype: torch.dtype | None = None, **about: Any) -> None:
+        """Write model and tokenizer into a folder.
+
+        Args:
+            directory: Made if it does not exist.
+            dtype: Store the weights in this type; None keeps their own.
+            **about: What made the model, as JSON values.
+        """
+        save_checkpoint(directory, self.model, dtype, **about)
+        write_atomically(Path(directory) / TOKENIZER_FILE, self.tokenizer.model)
+
+    def translate(self, lines: Iterable[str], errors: str = "raise", batch_tokens: int = 4000) -> list[str]:
+        """Translate each line, by greedy decoding.
+
+        Args:
+            lines: Sentences. An empty one, or white space alone, gives an empty one.
+            errors: What to do with a line that cannot be translated: "raise", or "empty" to give "" for it.
+            batch_tokens: Room for source tokens in a batch, padding included; a longer line is an error.
+
+        Returns:
+            One translation per line, in order.
+
+        Raises:
+            TypeError: A string is given in place of a list of strings.
+            ValueError: A line cannot be translated, and errors is "raise"; or errors is unknown.
+        """
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines; put the one line into a list.")
+        if errors not in ("raise", "empty"):
+            raise ValueError(f'errors is {errors!r}; choose "raise" or "empty".')
+        sources = [self._encode(line, number, errors, batch_tokens) for number, line in enumerate(lines, 1)]
+        outputs = [""] * len(sources)
+        order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
+        while order:
+            size = 1
+            while size < len(order) and len(sources[order[size]]) * (size + 1) <= batch_tokens:
+                size += 1
+            chosen, order = order[:size], order[size:]
+            batch = pad([sources[i] for i in chosen]).to(next(self.model.parameters()).device)
+            for i, ids in zip(chosen, greedy_decode(self.model, batch), strict=True):
+                outputs[i] = self.tokenizer.decode(ids)
+        return outputs
+
+    def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
+        """The source ids of a line, or nothing if there is nothing to translate."""
+        if not line.strip():
+            return []
+        limit = batch_tokens
+        if self.model.config.positions == "learned":
+            limit = min(limit, self.model.config.max_len)
+        try:
+            ids = [*self.tokenizer.encode(line), EOS_ID]
+            problem = f"has {len(ids)} tokens, more than {limit}; split it" if len(ids) > limit else ""
+        except UnicodeEncodeError:
+            problem = "holds a lone surrogate, which is not text; mend its encoding"
+        if problem and errors == "raise":
+            raise ValueError(f"line {number} {problem}.")
+        return [] if problem else ids
+
+
+@lru_cache(maxsize=1)
+def load_toy_translator() -> Translator:
+    """The model that ships with this book, trained on its embedded corpus. Loaded once, on the CPU.
+
+    Returns:
+        The translator, English to German.
+    """
+    with as_file(files("transformer") / "pretrained") as directory:
+        return Translator.from_pretrained(directory, "cpu")
