@@ -147,10 +147,11 @@ def total_probability(tgt_mask):
 
 
 with torch.no_grad():
-    print(f"sum over all {len(every):,} targets, later tokens hidden:  {total_probability(None):.4f}")
-    print(f"the same without the mask:                    {total_probability(no_mask):.2f}")
-    assert abs(total_probability(None) - 1) < 1e-4
-    assert abs(total_probability(no_mask) - 1) > 1e-2
+    hidden_future, open_future = total_probability(None), total_probability(no_mask)
+print(f"sum over all {len(every):,} targets, later tokens hidden:  {hidden_future:.4f}")
+print(f"the same without the mask:                    {open_future:.2f}")
+assert abs(hidden_future - 1) < 1e-4
+assert abs(open_future - 1) > 1e-2
 
 # %% [markdown]
 # That is also why training needs no loop. The target is known, so all steps can be computed at once, each from the tokens
