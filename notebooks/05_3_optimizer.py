@@ -200,7 +200,7 @@ for name in ("base", "big"):
 # %% tags=["hide-input"]
 step = "(datum.i * 250 + 1)"
 formula = "pow({d}, -0.5) * min(pow(datum.step, -0.5), datum.step * pow({w}, -1.5))"
-width = alt.param(value=128, bind=alt.binding_select(options=[128, 256, 512, 1024, 2048], name="your d_model "))
+width = alt.param(value=512, bind=alt.binding_select(options=[128, 256, 512, 1024, 2048], name="your d_model "))
 warmup = alt.param(value=8000, bind=alt.binding_range(min=500, max=20000, step=500, name="your warmup_steps "))
 lines = ["base", "big", "yours"]
 chart = (
@@ -216,8 +216,12 @@ chart = (
     .encode(
         x=alt.X("step:Q", title="update", scale=alt.Scale(domain=[0, 40000])),
         y=alt.Y("rate:Q", title="learning rate", axis=alt.Axis(format=".0e"), scale=alt.Scale(domainMin=0)),
-        color=alt.Color("model:N", sort=lines, title=None, scale=alt.Scale(range=["#0072B2", "#E69F00", "#009E73"])),
-        strokeDash=alt.StrokeDash("model:N", sort=lines, title=None, scale=alt.Scale(range=[[1, 0], [6, 3], [2, 2]])),
+        color=alt.Color(
+            "model:N",
+            scale=alt.Scale(domain=lines, range=["#0072B2", "#E69F00", "#009E73"]),
+            legend=alt.Legend(orient="top", title=None),
+        ),
+        strokeDash=alt.StrokeDash("model:N", scale=alt.Scale(domain=lines, range=[[1, 0], [6, 3], [2, 2]])),
         tooltip=["model:N", "step:Q", alt.Tooltip("rate:Q", format=".3e")],
     )
     .add_params(width, warmup)

@@ -159,19 +159,25 @@ true, other, padding = (
     " : ".join(f"datum.rule == '{rule}' ? {rules[rule][part]}" for rule in rules) + " : 0" for part in range(3)
 )
 tokens = ["<pad>", "true", "b", "c", "d"]
-chart = (
-    alt.Chart(alt.Data(values=[{"rule": rule, "token": token} for rule in rules for token in tokens]))
-    .transform_calculate(q=f"datum.token == 'true' ? ({true}) : datum.token == '<pad>' ? ({padding}) : ({other})")
+bars = (
+    alt.Chart()
     .mark_bar()
     .encode(
         x=alt.X("token:N", sort=tokens, title=None, axis=alt.Axis(labelAngle=0)),
         y=alt.Y("q:Q", title="target probability", scale=alt.Scale(domain=[0, 1])),
         color=alt.Color("rule:N", legend=None, scale=alt.Scale(domain=list(rules), range=["#0072B2", "#E69F00", "#009E73"])),
-        column=alt.Column("rule:N", sort=list(rules), title=None, spacing=15),
-        tooltip=["token:N", alt.Tooltip("q:Q", format=".4f")],
     )
+)
+numbers = bars.mark_text(baseline="bottom", dy=-3, color="#7a7f87").encode(
+    text=alt.Text("q:Q", format=".3f"), color=alt.ColorValue("#7a7f87")
+)
+chart = (
+    alt.layer(bars, numbers, data=alt.Data(values=[{"rule": rule, "token": token} for rule in rules for token in tokens]))
+    .transform_calculate(q=f"datum.token == 'true' ? ({true}) : datum.token == '<pad>' ? ({padding}) : ({other})")
+    .properties(width=150, height=180)
+    .facet(column=alt.Column("rule:N", sort=list(rules), title=None), spacing=15)
     .add_params(epsilon)
-    .properties(width=140, height=180, title="Three ways to spread ε over five tokens")
+    .properties(title="Three ways to spread ε over five tokens")
 )
 chart
 
@@ -405,10 +411,12 @@ curves = (
     base.transform_fold(["smoothed", "unsmoothed"], as_=["target", "loss"])
     .mark_line(strokeWidth=2.5, clip=True)
     .encode(
-        x=alt.X("x:Q", title="true logit minus the others", scale=alt.Scale(domain=[-2, 25])),
+        x=alt.X("x:Q", title="true logit minus the others", scale=alt.Scale(domain=[-2, 25], nice=False)),
         y=alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(domain=[0, 13])),
-        color=alt.Color("target:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
-        strokeDash=alt.StrokeDash("target:N", title=None, scale=alt.Scale(range=[[1, 0], [6, 3]])),
+        color=alt.Color(
+            "target:N", scale=alt.Scale(range=["#0072B2", "#E69F00"]), legend=alt.Legend(orient="top", title=None)
+        ),
+        strokeDash=alt.StrokeDash("target:N", scale=alt.Scale(range=[[1, 0], [6, 3]])),
     )
 )
 lowest = (
