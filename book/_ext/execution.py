@@ -64,7 +64,7 @@ def prepare(app, config):
 
 
 def record(app, exception):
-    if exception or app.builder.format != "html":
+    if exception or app.builder.format != "html" or app.config.nb_execution_mode != "cache":
         return
     folder = Path(app.outdir).parent / "executed"
     shutil.rmtree(folder, ignore_errors=True)
