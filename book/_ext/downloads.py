@@ -13,7 +13,7 @@ from chapters import is_notebook, read
 
 DIAGRAM = re.compile(r"(!\[[^\]]*\]\()\.\./(book/diagrams/[\w.-]+\.svg)(\))")
 CHAPTER = re.compile(r"(\]\((?:[\w.-]+))\.py((?:#[\w.-]+)?\))")
-EXTRA = "notebooks"  # the package's optional dependencies that the notebooks need
+EXTRA = "viz"  # the optional dependencies of the package that the notebooks draw with
 
 
 def requirement(root: Path, repository: str) -> str:
