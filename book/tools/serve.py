@@ -6,6 +6,7 @@ The sources' times are looked at once a second. A build that fails says why, and
 """
 
 import argparse
+import contextlib
 import functools
 import shutil
 import subprocess
@@ -37,13 +38,12 @@ def snapshot() -> dict[Path, int]:
     found = {}
     for name in WATCHED:
         top = ROOT / name
-        for path in [top, *top.rglob("*")] if top.is_dir() else [top]:
+        for path in top.rglob("*") if top.is_dir() else [top]:
             if "__pycache__" in path.parts or path.name.startswith(".") or path.suffix == ".tmp":
                 continue
-            try:
-                found[path] = path.stat().st_mtime_ns
-            except FileNotFoundError:  # removed since it was listed
-                continue
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                if path.is_file():
+                    found[path] = path.stat().st_mtime_ns
     return found
 
 
