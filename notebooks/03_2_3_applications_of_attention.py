@@ -41,7 +41,12 @@ pairs = [
     ("cats sleep <eos>", "<bos> Katzen schlafen"),
 ]
 sources, targets = ([side.split() for side in sides] for sides in zip(*pairs))
-tokens = ["<pad>", "<bos>", "<eos>", *sorted({token for side in sources + targets for token in side} - {"<bos>", "<eos>"})]
+tokens = [
+    "<pad>",
+    "<bos>",
+    "<eos>",
+    *sorted({token for side in sources + targets for token in side} - {"<bos>", "<eos>"}),
+]
 token_id = {token: number for number, token in enumerate(tokens)}
 
 
@@ -216,9 +221,12 @@ def mask_cells():
                 padded = j >= len(columns[b])
                 seen = mask.expand(len(pairs), 1, m, n)[b, 0, i, j].item()
                 yield {
-                    "b": b, "panel": panel, "query": i, "key": j,
+                    "b": b,
+                    "panel": panel,
+                    "query": i,
+                    "key": j,
                     "connection": "may attend" if seen else "no: padding" if padded else "no: later position",
-                }  # fmt: skip
+                }
 
 
 def padded(sentences):
@@ -229,13 +237,13 @@ def padded(sentences):
 
 cells = list(mask_cells())
 sentence = alt.param(
-    name="sentence", value=1, bind=alt.binding_select(options=[0, 1, 2], labels=[" ".join(s[:-1]) for s in sources], name="Sentence ")
+    name="sentence",
+    value=1,
+    bind=alt.binding_select(options=[0, 1, 2], labels=[" ".join(s[:-1]) for s in sources], name="Sentence "),
 )
 source_tokens = alt.param(name="source_tokens", value=padded(sources))
 target_tokens = alt.param(name="target_tokens", value=padded(targets))
-colours = alt.Scale(
-    domain=["may attend", "no: later position", "no: padding"], range=["#0072B2", "#E69F00", "#c3c7cc"]
-)
+colours = alt.Scale(domain=["may attend", "no: later position", "no: padding"], range=["#0072B2", "#E69F00", "#c3c7cc"])
 
 
 def mask_panel(panel, title, rows, columns):
@@ -247,17 +255,25 @@ def mask_panel(panel, title, rows, columns):
         alt.Chart(alt.Data(values=data), title=alt.Title(title, fontSize=11, anchor="start"))
         .mark_rect(stroke="#888888", strokeWidth=0.5)
         .encode(
-            x=alt.X("key:O", title=None, axis=alt.Axis(labelExpr=f"{columns}[sentence][datum.value]", labelAngle=-90, orient="top", **axis)),
+            x=alt.X(
+                "key:O",
+                title=None,
+                axis=alt.Axis(labelExpr=f"{columns}[sentence][datum.value]", labelAngle=-90, orient="top", **axis),
+            ),
             y=alt.Y("query:O", title=None, axis=alt.Axis(labelExpr=f"{rows}[sentence][datum.value]", **axis)),
-            color=alt.Color("connection:N", scale=colours, legend=alt.Legend(title=None, orient="bottom", direction="horizontal")),
+            color=alt.Color(
+                "connection:N", scale=colours, legend=alt.Legend(title=None, orient="bottom", direction="horizontal")
+            ),
             tooltip=[
-                alt.Tooltip("row:N", title="query"), alt.Tooltip("column:N", title="key"), alt.Tooltip("connection:N")
+                alt.Tooltip("row:N", title="query"),
+                alt.Tooltip("column:N", title="key"),
+                alt.Tooltip("connection:N"),
             ],
         )
         .transform_filter("datum.b == sentence")
         .transform_calculate(row=f"{rows}[sentence][datum.query]", column=f"{columns}[sentence][datum.key]")
         .properties(width=14 * n, height=14 * m)
-    )  # fmt: skip
+    )
 
 
 chart = (
@@ -333,7 +349,10 @@ for name, matrix in influences.items():
     print(f"{name:28} later tokens that reach an earlier output: {leaks:2} of {m * (m - 1) // 2}")
 assert influences["right: causal"].triu(1).max() == 0.0
 assert (influences["right: causal"].tril() + torch.ones(m, m).triu(1) > 0).all()
-assert all((influences[name].triu(1) > 0).sum() > 0 for name in ("none", "transposed", "inverted", "one to the right (tril(1))"))
+assert all(
+    (influences[name].triu(1) > 0).sum() > 0
+    for name in ("none", "transposed", "inverted", "one to the right (tril(1))")
+)
 
 # %% tags=["hide-input"]
 rows = [
@@ -345,16 +364,22 @@ rows = [
 which = alt.param(name="which", value="right: causal", bind=alt.binding_select(options=list(masks), name="Mask "))
 words = alt.param(name="words", value=targets[0])
 labels = {"labelExpr": "words[datum.value]", "domain": False, "ticks": False}
-base = alt.Chart(alt.Data(values=rows)).transform_filter("datum.mask == which").encode(
-    x=alt.X("j:O", title="changed token", axis=alt.Axis(labelAngle=-90, orient="top", **labels)),
-    y=alt.Y("i:O", title="output", axis=alt.Axis(**labels)),
+base = (
+    alt.Chart(alt.Data(values=rows))
+    .transform_filter("datum.mask == which")
+    .encode(
+        x=alt.X("j:O", title="changed token", axis=alt.Axis(labelAngle=-90, orient="top", **labels)),
+        y=alt.Y("i:O", title="output", axis=alt.Axis(**labels)),
+    )
 )
 heat = base.mark_rect().encode(
     color=alt.Color("change:Q", scale=alt.Scale(scheme="viridis", domain=[0, 2], clamp=True), title="change"),
     tooltip=[alt.Tooltip("i:O", title="output"), alt.Tooltip("j:O", title="changed"), alt.Tooltip("change:Q")],
 )
-chart = (heat + base.mark_text(color="#ffffff").encode(text="exact:N")).add_params(which, words).properties(
-    title="Only the right mask leaves every earlier output untouched", width=300, height=300
+chart = (
+    (heat + base.mark_text(color="#ffffff").encode(text="exact:N"))
+    .add_params(which, words)
+    .properties(title="Only the right mask leaves every earlier output untouched", width=300, height=300)
 )
 chart
 
@@ -421,7 +446,9 @@ assert found["inverted"][1] > 0.99 and found["tril(-1)"][2] == len(pairs)
 query, key = torch.zeros(1, 1, 8), torch.zeros(1, 8, 8)  # all scores equal
 mask = torch.tensor([[True, True, False, False, False, False, False, False]])
 for given in (mask, mask.float()):
-    shares = F.scaled_dot_product_attention(query, key, torch.eye(8)[None], given)[0, 0]  # values = identity: the weights
+    shares = F.scaled_dot_product_attention(query, key, torch.eye(8)[None], given)[
+        0, 0
+    ]  # values = identity: the weights
     print(f"{given.dtype!s:13} weight on forbidden keys: {shares[2:].sum():.2f}")
 assert math.isclose(shares[2:].sum(), 6 / (6 + 2 * math.e), rel_tol=1e-6)
 
@@ -548,7 +575,8 @@ with torch.no_grad():
     fresh = random_targets(torch.Generator().manual_seed(2))
     for name, (noise_model, losses) in trained.items():
         prefixes = [
-            next_token_loss(noise_model, fresh[:, : i + 1], noise_masks[name][:i, :i])[:, -1] for i in range(1, length + 1)
+            next_token_loss(noise_model, fresh[:, : i + 1], noise_masks[name][:i, :i])[:, -1]
+            for i in range(1, length + 1)
         ]
         honest[name] = torch.stack(prefixes).mean().item()
         print(f"{name:12} training loss {losses[-1]:.1f}   loss when the future is not there {honest[name]:.1f}")
@@ -562,15 +590,23 @@ curves = [
     for name, (_, losses) in trained.items()
     for step in range(0, len(losses), 5)
 ]
-lines = alt.Chart(alt.Data(values=curves)).mark_line().encode(
-    x=alt.X("update:Q", title="update"),
-    y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(domain=[0, 4.5])),
-    color=alt.Color("trained with:N", scale=alt.Scale(range=["#0072B2", "#D55E00"]), legend=alt.Legend(orient="bottom")),
-    strokeDash=alt.StrokeDash("trained with:N"),
-    tooltip=["trained with:N", "update:Q", "loss:Q"],
+lines = (
+    alt.Chart(alt.Data(values=curves))
+    .mark_line()
+    .encode(
+        x=alt.X("update:Q", title="update"),
+        y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(domain=[0, 4.5])),
+        color=alt.Color(
+            "trained with:N", scale=alt.Scale(range=["#0072B2", "#D55E00"]), legend=alt.Legend(orient="bottom")
+        ),
+        strokeDash=alt.StrokeDash("trained with:N"),
+        tooltip=["trained with:N", "update:Q", "loss:Q"],
+    )
 )
-limit = alt.Chart(alt.Data(values=[{"floor": round(floor, 4)}])).mark_rule(strokeDash=[2, 3], color="#7a7f87").encode(
-    y="floor:Q", tooltip=alt.value("ln 17: nobody can do better on random tokens")
+limit = (
+    alt.Chart(alt.Data(values=[{"floor": round(floor, 4)}]))
+    .mark_rule(strokeDash=[2, 3], color="#7a7f87")
+    .encode(y="floor:Q", tooltip=alt.value("ln 17: nobody can do better on random tokens"))
 )
 chart = (limit + lines).properties(title="On random tokens, a loss below ln 17 is a leak", width=420, height=240)
 chart

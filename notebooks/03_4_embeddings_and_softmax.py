@@ -142,7 +142,9 @@ for wrong in (ids.float(), torch.tensor([[4, 5]]), torch.tensor([3, 1]), torch.e
 # %%
 d_model, vocabulary = 512, 4000
 generator = torch.Generator().manual_seed(0)
-hidden = F.layer_norm(torch.randn(2000, d_model, generator=generator), [d_model])  # (2000, d_model): what a decoder ends with
+hidden = F.layer_norm(
+    torch.randn(2000, d_model, generator=generator), [d_model]
+)  # (2000, d_model): what a decoder ends with
 answers = torch.randint(0, vocabulary, (2000,), generator=generator)
 drawn = torch.randn(vocabulary, d_model, generator=generator)  # (V, d_model)
 
@@ -155,7 +157,9 @@ for init in (1.0, d_model**-0.5):
         loss = F.cross_entropy(logits, answers).item()
         table[init, factor] = ((weight * factor).std().item(), logits.std().item(), loss)
         inward, outward, _ = table[init, factor]
-        print(f"{init:8.3f} {factor:8.1f} {inward:20.2f} {outward:15.1f} {loss:16.1f} {math.log(vocabulary) + 0.5:12.1f}")
+        print(
+            f"{init:8.3f} {factor:8.1f} {inward:20.2f} {outward:15.1f} {loss:16.1f} {math.log(vocabulary) + 0.5:12.1f}"
+        )
 inward, outward, loss = table[d_model**-0.5, d_model**0.5]
 assert abs(inward - 1) < 0.02 and abs(outward - 1) < 0.02 and abs(loss - math.log(vocabulary) - 0.5) < 0.1
 assert table[1.0, 1.0][2] > 5 * loss
@@ -171,17 +175,32 @@ names = {
     "positional encoding": lambda w, d: transformer.sinusoids(256, d),
 }
 rows = [
-    {"d_model": d, "what": name, "size": round(make(torch.randn(1000, d, generator=generator) * d**-0.5, d).square().mean().sqrt().item(), 3)}
+    {
+        "d_model": d,
+        "what": name,
+        "size": round(make(torch.randn(1000, d, generator=generator) * d**-0.5, d).square().mean().sqrt().item(), 3),
+    }
     for d in widths
     for name, make in names.items()
 ]
-chart = alt.Chart(alt.Data(values=rows)).mark_line(point=True).encode(
-    x=alt.X("d_model:Q", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=widths, format="d"), title="d_model"),
-    y=alt.Y("size:Q", title="root mean square of an entry", scale=alt.Scale(domain=[0, 1.1])),
-    color=alt.Color("what:N", scale=alt.Scale(range=["#0072B2", "#E69F00", "#009E73"]), legend=alt.Legend(title=None, orient="bottom")),
-    strokeDash=alt.StrokeDash("what:N", legend=None),
-    tooltip=["what:N", "d_model:Q", "size:Q"],
-).properties(title="Without the factor, positions drown out the tokens", width=420, height=240)  # fmt: skip
+chart = (
+    alt.Chart(alt.Data(values=rows))
+    .mark_line(point=True)
+    .encode(
+        x=alt.X(
+            "d_model:Q", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=widths, format="d"), title="d_model"
+        ),
+        y=alt.Y("size:Q", title="root mean square of an entry", scale=alt.Scale(domain=[0, 1.1])),
+        color=alt.Color(
+            "what:N",
+            scale=alt.Scale(range=["#0072B2", "#E69F00", "#009E73"]),
+            legend=alt.Legend(title=None, orient="bottom", symbolType="stroke"),
+        ),
+        strokeDash=alt.StrokeDash("what:N"),
+        tooltip=["what:N", "d_model:Q", "size:Q"],
+    )
+    .properties(title="Without the factor, positions drown out the tokens", width=420, height=240)
+)
 sizes = {(row["d_model"], row["what"]): row["size"] for row in rows}
 assert sizes[512, "positional encoding"] > 10 * sizes[512, "token, no factor"]
 assert abs(sizes[512, "token × √d_model"] - 1) < 0.02 and abs(sizes[512, "positional encoding"] - 0.5**0.5) < 0.01
@@ -230,7 +249,9 @@ for name, config in {
     logits, tgt_in, tgt_out = untrained(config)
     loss = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten()).item()
     expected = math.log(config.tgt_vocab_size) + 0.5
-    print(f"{name:6} {config.tgt_vocab_size:6} {loss:8.2f} {expected:10.2f} {loss - expected:12.2f} {logits.std():13.2f}")
+    print(
+        f"{name:6} {config.tgt_vocab_size:6} {loss:8.2f} {expected:10.2f} {loss - expected:12.2f} {logits.std():13.2f}"
+    )
     assert abs(loss - expected) < 0.1 and abs(logits.std() - 1) < 0.03
 
 # %% [markdown]
@@ -240,7 +261,7 @@ for name, config in {
 rows = []
 for V in (100, 1000, 10000):
     noise = torch.randn(200, V, generator=generator)  # (samples, V)
-    for step in range(0, 25):
+    for step in range(25):
         sigma = step / 4
         measured = (sigma * noise).logsumexp(-1).mean().item()  # the answer's own logit is 0 on average
         rows.append({"V": V, "sigma": sigma, "kind": "measured", "loss": round(measured, 3)})
@@ -257,13 +278,15 @@ chart = (
     .encode(
         x=alt.X("sigma:Q", title="standard deviation of the logits, σ"),
         y=alt.Y("loss:Q", title="loss before training", scale=alt.Scale(domain=[0, 30])),
-        color=alt.Color("kind:N", scale=alt.Scale(range=["#E69F00", "#0072B2"]), legend=alt.Legend(title=None, orient="bottom")),
-        strokeDash=alt.StrokeDash("kind:N", legend=None),
+        color=alt.Color(
+            "kind:N", scale=alt.Scale(range=["#E69F00", "#0072B2"]), legend=alt.Legend(title=None, orient="bottom")
+        ),
+        strokeDash=alt.StrokeDash("kind:N"),
         tooltip=["kind:N", "V:Q", "sigma:Q", "loss:Q"],
     )
     .add_params(size)
     .properties(title="At σ = 1 the loss is ln V + ½; larger scales cost far more", width=420, height=260)
-)  # fmt: skip
+)
 chart
 
 # %% [markdown]
@@ -277,7 +300,11 @@ chart
 config = transformer.TransformerConfig(1000, 1000, d_model=64, n_layers=2, n_heads=4, d_ff=128, dropout=0.0)
 torch.manual_seed(0)
 tied = transformer.Transformer(config)
-untied = transformer.Transformer(transformer.TransformerConfig(1000, 1000, d_model=64, n_layers=2, n_heads=4, d_ff=128, dropout=0.0, tie_embeddings=False))
+untied = transformer.Transformer(
+    transformer.TransformerConfig(
+        1000, 1000, d_model=64, n_layers=2, n_heads=4, d_ff=128, dropout=0.0, tie_embeddings=False
+    )
+)
 of_vocabulary = [name for name, tensor in tied.state_dict().items() if 1000 in tensor.shape]
 of_vocabulary_untied = [name for name, tensor in untied.state_dict().items() if 1000 in tensor.shape]
 print("tied:  ", of_vocabulary)
@@ -303,7 +330,9 @@ assert matrix == 37_000 * 512 and total_untied == total + 2 * matrix and total =
 
 # %%
 weights = tied.state_dict()
-untied.load_state_dict({**weights, "tgt_embedding.weight": weights["embedding.weight"], "output.weight": weights["embedding.weight"]})
+untied.load_state_dict(
+    {**weights, "tgt_embedding.weight": weights["embedding.weight"], "output.weight": weights["embedding.weight"]}
+)
 src, tgt_in, tgt_out = torch.randint(3, 1000, (3, 4, 10), generator=generator)
 for model in (tied, untied):
     F.cross_entropy(model(src, tgt_in).flatten(0, 1), tgt_out.flatten()).backward()

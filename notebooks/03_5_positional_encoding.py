@@ -46,7 +46,9 @@ with torch.no_grad():
     placed_shuffled = model.encode(ids[:, order])
 without = (bare_shuffled - bare[:, order]).abs().max().item()
 with_positions = (placed_shuffled - placed[:, order]).abs().max().item()
-print(f"shuffled input against shuffled output: equal without positions: {without < 1e-5}, off by {with_positions:.1f} with them")
+print(
+    f"shuffled input against shuffled output: equal without positions: {without < 1e-5}, off by {with_positions:.1f} with them"
+)
 assert without < 1e-5 and with_positions > 0.5
 
 # %% [markdown]
@@ -202,11 +204,15 @@ print("PE[0, 0..3] ", [round(value, 6) for value in table[0, :4].tolist()])
 print("PE[1, 0..3] ", [round(value, 6) for value in table[1, :4].tolist()])
 turn = 1 / 10000 ** (2 / d_model)
 print("by the formula", [round(value, 6) for value in (math.sin(1), math.cos(1), math.sin(turn), math.cos(turn))])
-torch.testing.assert_close(table[1, :4].float(), torch.tensor([0.841471, 0.540302, 0.821856, 0.569695]), rtol=0, atol=1e-6)
+torch.testing.assert_close(
+    table[1, :4].float(), torch.tensor([0.841471, 0.540302, 0.821856, 0.569695]), rtol=0, atol=1e-6
+)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Heat map of the positional encoding: positions 0 to 99 downwards, 128 channels to the right. The left channels alternate quickly from position to position; the stripes grow longer to the right, and the last channels hardly change."}}
 grey = "#7a7f87"
-with plt.rc_context({"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey, "axes.edgecolor": grey}):
+with plt.rc_context(
+    {"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey, "axes.edgecolor": grey}
+):
     fig, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     picture = axes.imshow(sinusoids(100, 128), cmap="viridis", aspect="auto", interpolation="nearest")
     axes.set(title="Fast channels left, slow channels right", xlabel="channel", ylabel="position")
@@ -241,7 +247,9 @@ told = (
     .mark_text(align="right", x=480, y=-8, color="#7a7f87")
     .encode(text="text:N")
 )
-chart = (waves + told).properties(title=alt.Title("Each pair of channels is one wave", anchor="start"), width=480, height=180)
+chart = (waves + told).properties(
+    title=alt.Title("Each pair of channels is one wave", anchor="start"), width=480, height=180
+)
 chart
 
 # %% [markdown]
@@ -268,7 +276,9 @@ def wavelengths_of_the_code(d_model):
 
 
 for width in (16, 64, 128, 512, 1024):
-    print(f"d_model {width:5}: longest wavelength {wavelengths(width)[-1]:8.1f} · 2π;  authors' code {wavelengths_of_the_code(width)[-1]:8.1f} · 2π")
+    print(
+        f"d_model {width:5}: longest wavelength {wavelengths(width)[-1]:8.1f} · 2π;  authors' code {wavelengths_of_the_code(width)[-1]:8.1f} · 2π"
+    )
 longest = wavelengths(512)[-1].item()
 ratios = wavelengths(512)[1:] / wavelengths(512)[:-1]
 assert round(longest, 1) == 9646.6 and math.isclose(longest, 10000 ** (510 / 512))
@@ -290,25 +300,33 @@ rows = [
     for i, wave in enumerate(function(d).tolist())
     if d < 512 or i % 15 == 0
 ]
-width = alt.param(name="width", value=16, bind=alt.binding_select(options=[16, 64, 512], name="d_model "))
+dimension = alt.param(name="dimension", value=16, bind=alt.binding_select(options=[16, 64, 512], name="d_model "))
 lines = (
     alt.Chart(alt.Data(values=rows))
-    .transform_filter("datum.d == width")
+    .transform_filter("datum.d == dimension")
     .mark_line(point=True)
     .encode(
         x=alt.X("i:Q", title="pair i", scale=alt.Scale(nice=False)),
         y=alt.Y("wave:Q", title="wavelength, positions", scale=alt.Scale(type="log", domain=[4, 100000], nice=False)),
-        color=alt.Color("by:N", scale=alt.Scale(range=["#E69F00", "#0072B2"]), legend=alt.Legend(title=None, orient="bottom")),
-        strokeDash=alt.StrokeDash("by:N", legend=None),
+        color=alt.Color(
+            "by:N",
+            scale=alt.Scale(range=["#E69F00", "#0072B2"]),
+            legend=alt.Legend(title=None, orient="bottom", symbolType="stroke"),
+        ),
+        strokeDash=alt.StrokeDash("by:N"),
         tooltip=["by:N", "i:Q", alt.Tooltip("wave:Q", title="wavelength")],
     )
-    .add_params(width)
+    .add_params(dimension)
 )
 limit = (
-    alt.Chart(alt.Data(values=[{"y": 20000 * math.pi, "text": "10000 · 2π"}])).encode(y="y:Q").mark_rule(strokeDash=[2, 3], color="#7a7f87")
+    alt.Chart(alt.Data(values=[{"y": 20000 * math.pi, "text": "10000 · 2π"}]))
+    .encode(y="y:Q")
+    .mark_rule(strokeDash=[2, 3], color="#7a7f87")
 )
 label = limit.mark_text(align="left", x=4, dy=-7, color="#7a7f87").encode(text="text:N")
-chart = (limit + label + lines).properties(title="The paper's formula stops one step short of 10000 · 2π", width=460, height=260)
+chart = (limit + label + lines).properties(
+    title="The paper's formula stops one step short of 10000 · 2π", width=460, height=260
+)
 chart
 
 # %% [markdown]
@@ -378,19 +396,19 @@ rows = [
     for d in (16, 64, 512)
     for k in range(-100, 101)
 ]
-width = alt.param(name="width", value=512, bind=alt.binding_select(options=[16, 64, 512], name="d_model "))
+dimension = alt.param(name="dimension", value=512, bind=alt.binding_select(options=[16, 64, 512], name="d_model "))
 chart = (
     alt.Chart(alt.Data(values=rows))
-    .transform_filter("datum.d == width")
+    .transform_filter("datum.d == dimension")
     .mark_line(color="#0072B2")
     .encode(
         x=alt.X("k:Q", title="offset k", scale=alt.Scale(nice=False)),
-        y=alt.Y("product:Q", title="PE(p)·PE(p+k), of its maximum", scale=alt.Scale(domain=[0, 1])),
+        y=alt.Y("product:Q", title="PE(p)·PE(p+k), of its maximum", scale=alt.Scale(domain=[-0.3, 1])),
         tooltip=["k:Q", "product:Q"],
     )
-    .add_params(width)
+    .add_params(dimension)
     .properties(title="Similarity falls with distance, on both sides alike", width=460, height=220)
-)  # fmt: skip
+)
 chart
 
 # %% [markdown]
@@ -474,20 +492,32 @@ rows = [
     for name, curve in curves.items()
     for position, value in enumerate(curve.tolist(), 1)
 ]
-base = alt.Chart(alt.Data(values=rows)).mark_line().encode(
-    x=alt.X("position:Q", scale=alt.Scale(domain=[0, 48])),
-    y=alt.Y("accuracy:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-    color=alt.Color("positions:N", scale=alt.Scale(range=["#0072B2", "#E69F00", "#009E73"]), legend=alt.Legend(title=None, orient="bottom")),
-    strokeDash=alt.StrokeDash("positions:N", legend=None),
-    tooltip=["positions:N", "position:Q", "accuracy:Q"],
+base = (
+    alt.Chart(alt.Data(values=rows))
+    .mark_line()
+    .encode(
+        x=alt.X("position:Q", title="position", scale=alt.Scale(domain=[0, 48], nice=False)),
+        y=alt.Y("accuracy:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        color=alt.Color(
+            "positions:N",
+            scale=alt.Scale(range=["#0072B2", "#E69F00", "#009E73"]),
+            legend=alt.Legend(title=None, orient="bottom"),
+        ),
+        strokeDash=alt.StrokeDash("positions:N"),
+        tooltip=["positions:N", "position:Q", "accuracy:Q"],
+    )
 )
-end = alt.Chart(alt.Data(values=[{"x": 15.5, "text": "trained up to here"}])).encode(x="x:Q").mark_rule(color="#7a7f87")
-note = end.mark_text(align="left", dx=5, y=10, color="#7a7f87").encode(text="text:N")
+end = (
+    alt.Chart(alt.Data(values=[{"x": 15.5, "text": "trained up to here"}]))
+    .encode(x=alt.X("x:Q", title=None))
+    .mark_rule(color="#7a7f87")
+)
+note = end.mark_text(align="left", dx=5, y=230, color="#7a7f87").encode(text="text:N")
 chart = (base + end + note).properties(title="Neither kind extrapolates by itself", width=460, height=240)
 chart
 
 # %% [markdown]
-# Both kinds solve the task and both fail right after the last trained position. The sinusoidal model *has* encodings there, and a linear map that would serve them exists. But training on 16 positions does not single that map out. Trained at random starting positions, the same function with sequences no longer than before answers most of the 48 positions: what was missing is training, not the encoding.
+# Both kinds solve the task and both fail right after the last trained position. The sinusoidal model *has* encodings there, and a linear map that would serve them exists. But training on 16 positions does not single that map out. Trained at random starting positions, the same function with sequences no longer than before answers most of the 48 positions, least at both ends, which it saw least often. What was missing is training, not the encoding.
 #
 # ## Check it: why the table is computed in double precision
 #
