@@ -46,7 +46,7 @@ transformer.check_version("0.1")
 # %%
 torch.manual_seed(0)
 dropped = torch.nn.functional.dropout(torch.ones(1_000_000), p=0.1)
-print("values:", sorted(set(round(value, 4) for value in dropped.unique().tolist())))
+print("values:", sorted({round(value, 4) for value in dropped.unique().tolist()}))
 print(f"share of zeros {(dropped == 0).float().mean().item():.2f}, mean {dropped.mean().item():.2f}")
 assert abs(dropped.mean().item() - 1) < 0.002
 
@@ -478,8 +478,8 @@ assert abs(row.nll(z, y).item() - F.cross_entropy(z, y).item()) < 1e-12
 # %% [markdown]
 # ## Smoothing on and off
 #
-# The paper claims a price, perplexity, and a gain, accuracy and BLEU. Its own evidence is in Table 3, measured on
-# newstest2013 with one run for each row:
+# The paper claims a price, perplexity, and a gain, accuracy and BLEU. Its own evidence is from newstest2013, with one run for
+# each row of Table 3 of the paper:
 #
 # | row | $\epsilon_{ls}$ | perplexity | BLEU |
 # |---|---|---|---|

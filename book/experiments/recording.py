@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -24,14 +25,12 @@ from typing import Any
 
 import torch
 
-from transformer.checkpoints import write_atomically
-
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = ("command", "commit", "date", "machine", "seeds", "code", "runs")
 
 
 def code_hash(path: Path) -> str:
-    """The sha256 of a Python file without its comment lines, docstrings and blank lines: a typo mended changes nothing."""
+    """The sha256 of a Python file without its docstrings, comment lines and blank lines."""
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
@@ -54,52 +53,46 @@ def commit(paths: list[str]) -> str:
     """The commit of the working tree; "+ changes" if one of these files is not as it is there."""
 
     def git(*arguments: str) -> str:
-        try:
-            return subprocess.run(("git", "-C", ROOT, *arguments), capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):
-            return ""
+        return subprocess.run(
+            ("git", "-C", ROOT, *arguments), capture_output=True, text=True, check=True
+        ).stdout.strip()
 
-    head = git("rev-parse", "HEAD").strip() or "unknown"
-    return head + (" + changes" if git("status", "--porcelain", "--", *paths).strip() else "")
+    return git("rev-parse", "HEAD") + (" + changes" if git("status", "--porcelain", "--", *paths) else "")
 
 
 def machine() -> dict[str, Any]:
     """What the runs are made on."""
     info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return {"cpu": (names or [platform.processor() or platform.machine()])[0], "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(), "python": platform.python_version(), "torch": torch.__version__}
+    found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    cpu = found[1] if found else platform.processor() or platform.machine()
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(), **versions}
 
 
-def record(
-    experiment: str, runs: Mapping[str, dict[str, Any]], run: Callable[..., dict[str, Any]], results: Path | None = None
-) -> Path:
+def record(experiment: str, runs: Mapping[str, dict[str, Any]], run: Callable[..., dict[str, Any]]) -> None:
     """Make the runs that are not recorded yet.
 
     Args:
         experiment: The experiment's `__file__`.
         runs: For each name, the arguments of `run`, JSON values; "seed" among them.
         run: Makes one run and returns what was measured, as JSON values.
-        results: The folder of the record, book/results if None.
-
-    Returns:
-        The record.
     """
     parser = argparse.ArgumentParser(description="Make the runs that are not recorded yet.")
     parser.add_argument("--limit", type=int, default=len(runs), help="make at most so many")
     limit = parser.parse_args().limit
     source = Path(experiment).resolve()
-    path = (results or ROOT / "book" / "results") / f"{source.stem}.json"
+    path = ROOT / "book" / "results" / f"{source.stem}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     code = code_used(source)
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    done = {name: known["runs"][name] for name in runs if name in known.get("runs", {})} if known.get("code") == code else {}
-    done = {name: entry for name, entry in done.items() if entry["arguments"] == runs[name]}
+    kept = known["runs"] if known.get("code") == code else {}
+    done = {name: kept[name] for name in runs if name in kept and kept[name]["arguments"] == runs[name]}
     for name in [name for name in runs if name not in done][:limit]:
         print(f"{path.stem}: {name} ...", flush=True)
-        started = time.perf_counter()
+        started = time.process_time()
         result = run(**runs[name])
-        done[name] = {"arguments": runs[name], "result": result, "seconds": round(time.perf_counter() - started, 1)}
+        seconds = round(time.process_time() - started, 1)
+        done[name] = {"arguments": runs[name], "result": result, "cpu_seconds": seconds}
         about = {
             "command": f"python {source.relative_to(ROOT)}",
             "commit": commit(list(code)),
@@ -109,6 +102,7 @@ def record(
             "code": code,
             "runs": {name: done[name] for name in runs if name in done},
         }
-        write_atomically(path, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
-        print(f"{path.stem}: {name} took {done[name]['seconds']} s; {len(done)} of {len(runs)} recorded", flush=True)
-    return path
+        unfinished = path.with_name(f".{path.name}")
+        unfinished.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.replace(path)  # all or nothing
+        print(f"{path.stem}: {seconds} s; {len(done)} of {len(runs)} runs recorded", flush=True)
