@@ -1,5 +1,8 @@
 # %% [markdown]
 # # A3 Checkpoints
+#
+# A model on disk is two files: the configuration as JSON and the weights as safetensors. Neither can carry code. Writing
+# is all or nothing, and reading says what is wrong.
 
 # %%
 #| default_exp checkpoints
@@ -8,6 +11,13 @@
 import transformer
 
 transformer.check_version("0.1")
+
+# %% [markdown]
+# ## Two files, no code
+#
+# `torch.save` writes pickles, and loading a pickle can run whatever its author put in. Safetensors holds names, shapes and
+# numbers and nothing else. The configuration stands beside it, so that a folder is enough to build the model.
+
 
 # %%
 #| export
@@ -25,6 +35,13 @@ from transformer.model import Transformer, TransformerConfig
 
 FORMAT = 1
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+# %% [markdown]
+# ## All or nothing
+#
+# A file is written beside its place under another name, forced to the disk, and only then renamed. Renaming is one step
+# for the file system. Whoever reads sees the old file or the new one, never half of one.
 
 
 # %%
@@ -55,9 +72,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 # %%
 #| export
-def save_checkpoint(
-    directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any
-) -> None:
+def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any) -> None:
     """Write a model's configuration (JSON) and weights (safetensors) into a folder.
 
     Args:
@@ -75,6 +90,13 @@ def save_checkpoint(
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
     write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights))
     write_atomically(directory / CONFIG_FILE, (json.dumps(description, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+# %% [markdown]
+# ## Reading with suspicion
+#
+# The loader compares every name and shape with what the configuration asks for before it builds the model. A damaged file,
+# a file of another model and a file full of NaN each get their own sentence.
 
 
 # %%
@@ -141,3 +163,98 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != FORMAT or "model" not in description:
         raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; was it written by another version?")
     return description
+
+
+# %% [markdown]
+# ## See it
+
+# %%
+folder = Path(tempfile.mkdtemp())
+torch.manual_seed(0)
+model = Transformer(TransformerConfig.tiny(100)).eval()
+save_checkpoint(folder / "tiny", model, seed=0)
+for path in sorted((folder / "tiny").iterdir()):
+    print(f"{path.name:18} {path.stat().st_size:9,} bytes")
+print(read_description(folder / "tiny")["about"])
+
+# %% [markdown]
+# ## Check it: the model comes back
+
+# %%
+again = load_checkpoint(folder / "tiny")
+src, tgt_in = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 5))
+with torch.inference_mode():
+    assert again(src, tgt_in).equal(model(src, tgt_in))
+assert again.config == model.config
+print("same configuration, same logits, bit for bit")
+
+# %% [markdown]
+# In half precision the file is half as large, and the logits move a little.
+
+# %%
+save_checkpoint(folder / "half", model, dtype=torch.float16)
+sizes = [(folder / name / WEIGHTS_FILE).stat().st_size for name in ("tiny", "half")]
+with torch.inference_mode():
+    difference = (load_checkpoint(folder / "half")(src, tgt_in) - model(src, tgt_in)).abs().max().item()
+print(f"{sizes[1] / sizes[0]:.2f} of the size")
+assert sizes[1] < 0.51 * sizes[0] and 0 < difference < 0.05
+
+# %% [markdown]
+# ## Check it: what is wrong is said
+
+
+# %%
+def complaint(path: Path) -> str:
+    try:
+        load_checkpoint(path)
+    except (ValueError, FileNotFoundError) as error:
+        return str(error).replace(str(folder), "FOLDER")
+    raise AssertionError(f"{path} was loaded")
+
+
+whole = (folder / "tiny" / WEIGHTS_FILE).read_bytes()
+write_atomically(folder / "half" / WEIGHTS_FILE, whole[: len(whole) // 2])
+print(complaint(folder / "half"))
+save_checkpoint(folder / "other", Transformer(TransformerConfig.tiny(101)))
+write_atomically(folder / "other" / WEIGHTS_FILE, whole)
+print(complaint(folder / "other"))
+print(complaint(folder / "nowhere"))
+
+# %% [markdown]
+# A write that fails leaves the old file as it was, and nothing beside it.
+
+# %%
+before = sorted(path.name for path in (folder / "tiny").iterdir())
+try:
+    write_atomically(folder / "tiny" / CONFIG_FILE, None)  # not bytes: fails in the middle of the writing
+except TypeError:
+    pass
+assert sorted(path.name for path in (folder / "tiny").iterdir()) == before
+assert load_checkpoint(folder / "tiny").config == model.config
+
+# %% [markdown]
+# ## What we now know
+#
+# * A checkpoint is `config.json` and `model.safetensors`. Loading runs no code from either.
+# * Saved and loaded, the model gives the same logits bit for bit; in float16 it takes half the space.
+# * A broken or foreign file is refused in one sentence; a failed write changes nothing.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. How often does the shared embedding matrix stand in the file? Read the names with `safetensors.safe_open`.
+# 2. Which bytes of `model.safetensors` are the header? Read its length from the first eight bytes and print the names.
+# 3. Write a checkpoint of an untied model. By how many bytes is it larger, and why?
+
+# %% tags=["hide-cell"]
+# Exercise 1: once, as embedding.weight.
+with safetensors.safe_open(folder / "tiny" / WEIGHTS_FILE, framework="pt") as file:
+    tables = [name for name in file.keys() if file.get_slice(name).get_shape()[0] == 100]
+print(tables)
+assert tables == ["embedding.weight"]
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+assert transformer.load_checkpoint(folder / "tiny")(src, tgt_in).equal(model(src, tgt_in))

@@ -1,13 +1,19 @@
 # %% [markdown]
 # # A4 The Command Line
+#
+# `transformer` on the command line does what the module does, for people who have text in files and not in Python. Every
+# command has a help page with an example, and every error is one sentence.
 
 # %%
 #| default_exp cli
 
 # %%
+import subprocess
+
 import transformer
 
 transformer.check_version("0.1")
+
 
 # %%
 #| export
@@ -23,6 +29,10 @@ from transformer.decoding import greedy_decode
 from transformer.model import Transformer, TransformerConfig, count_parameters
 from transformer.training import TrainingConfig, train
 from transformer.translator import Translator, load_toy_translator
+
+
+# %% [markdown]
+# ## Commands and their help
 
 
 # %%
@@ -68,6 +78,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# %% [markdown]
+# One place turns errors into a sentence and an exit code. Translations go to standard output; everything else, the
+# device's line included, goes to standard error, so that a pipe gets text alone.
+
+
 # %%
 #| export
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,6 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+# %% [markdown]
+# ## `transformer demo`
+#
+# The copy task of [Section 5.2](05_2_hardware_and_schedule.py), at a size that two cores finish in under a minute.
+
+
 # %%
 #| export
 def _demo(options: argparse.Namespace) -> int:
@@ -116,6 +137,13 @@ def _demo(options: argparse.Namespace) -> int:
     right = sum(copy == source for (source, _), copy in zip(unseen, copies, strict=True))
     print(f"{right} of {len(unseen)} unseen sequences copied exactly.")
     return 0
+
+
+# %% [markdown]
+# ## `transformer translate`
+#
+# One line in, one line out, in order. A line that cannot be translated gives an empty line, so that line *n* of the output
+# still belongs to line *n* of the input.
 
 
 # %%
@@ -171,3 +199,67 @@ def _version() -> str:
     from transformer import __version__
 
     return __version__
+
+
+# %% [markdown]
+# ## See it
+
+# %%
+print(make_parser().format_help())
+
+
+# %%
+def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "transformer", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
+
+
+done = run("translate", text="The animal did not cross the street because it was too tired.\nThe dog sleeps.\n")
+print(done.stdout)
+assert done.returncode == 0 and len(done.stdout.splitlines()) == 2 and not done.stderr
+
+# %% [markdown]
+# ## Check it: as many lines out as in
+
+# %%
+done = run("translate", text="\nThe dog sleeps.\n" + "a" * 10_000 + "\nThe cat sleeps.")
+print([line[:30] for line in done.stdout.split("\n")])
+print(done.stderr.strip(), "| exit code", done.returncode)
+lines = done.stdout.split("\n")
+assert len(lines) == 5 and lines[0] == lines[2] == lines[4] == "" and lines[1] and lines[3]
+assert done.returncode == 1 and "line 3" in done.stderr
+
+# %% [markdown]
+# ## Check it: errors are one sentence
+
+# %%
+done = run("translate", "--model", "no/such/folder")
+print(done.stderr.strip())
+assert done.returncode == 1 and "no/such/folder" in done.stderr and "Traceback" not in done.stderr
+assert run("translat").returncode == 2 and run("demo", "--steps", "0").returncode == 2
+
+# %% [markdown]
+# ## What we now know
+#
+# * `transformer demo` trains, `transformer translate` translates; both say what they do with `--help`.
+# * The output has one line per line of input, whatever the input.
+# * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. *Predict, then run.* What does `printf 'The dog sleeps.' | transformer translate` print, without a final newline?
+# 2. What does the shipped model make of a sentence outside its grammar? Try `I love music.` and say why.
+# 3. Add `transformer tokens`, which prints the pieces of each line. Which cells change?
+
+# %% tags=["hide-cell"]
+# Exercise 1: the last line counts although no newline ends it.
+done = run("translate", text="The dog sleeps.")
+print(repr(done.stdout))
+assert done.stdout.count("\n") == 1
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+assert transformer.make_parser().format_help() == make_parser().format_help()

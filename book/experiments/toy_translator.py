@@ -54,7 +54,9 @@ def main() -> int:
     if parser.parse_args().check:
         changed = outdated()
         if changed:
-            print(f"the shipped model is older than {', '.join(changed)}; run python book/experiments/toy_translator.py")
+            print(
+                f"the shipped model is older than {', '.join(changed)}; run python book/experiments/toy_translator.py"
+            )
         return int(bool(changed))
     names: dict[str, Any] = {}
     exec(compile(recipe(), NOTEBOOK.name, "exec"), names)  # noqa: S102 - our own notebook's cells
