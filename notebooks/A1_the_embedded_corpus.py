@@ -31,7 +31,7 @@ from transformer.lexicon import (
 SPLITS = ("train", "dev", "test", "compositional", "long")
 PHENOMENA = ("adjective", "perfect", "modal", "subordinate", "separable", "negation", "kein", "inversion", "compound",
              "number", "dative", "it")
-MAX_WORDS = 20  # English words and punctuation marks in a sentence of any split but "long"
+MAX_WORDS = 16  # English words and punctuation marks in a sentence of any split but "long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _adjectives(noun: Noun, with_reserved: bool) -> list[str]:
 
 # %%
 #| export
-# tense: English=German; a star: not in a negated clause
+# tense: English=German; a star: only in a main clause that is not negated
 _ADVERBS = {
     "past": "yesterday=gestern, last week=letzte Woche, this morning=heute Morgen, later=*später",
     "perfect": "today=heute, this week=diese Woche",
@@ -105,9 +105,9 @@ _IT = {"m": "er", "f": "sie", "n": "es"}
 _NOW = ("perfect", "perfect", "perfect", "present", "present", *MODALS)
 _PEOPLE, _ANIMALS = ([noun for noun in NOUNS if noun.kind == kind] for kind in ("person", "animal"))
 _OF_PEOPLE = [name for name, (_, nouns) in ADJECTIVES.items() if {*_PEOPLE} <= {*nouns}]
-_ADVERB = {(tense, negated): [word_by_word(*pair.replace("*", "").split("=")) for pair in pairs.split(", ")
-                              if not (negated and "*" in pair)]
-           for tense, pairs in _ADVERBS.items() for negated in (False, True)}
+_ADVERB = {(tense, limited): [word_by_word(*pair.replace("*", "").split("=")) for pair in pairs.split(", ")
+                              if not (limited and "*" in pair)]
+           for tense, pairs in _ADVERBS.items() for limited in (False, True)}
 _FAULTS = {"sweet", *(name for faults in _HINDRANCES.values() for name in " ".join(faults).split())}
 _ROWS = [(verb, thing.split(), animal.split()) for verb in VERBS if verb.english in _HINDRANCES
          for thing, animal in [_HINDRANCES[verb.english]]]
@@ -204,7 +204,7 @@ class _Author(_Draft):
 
     def adjective(self, noun: Noun, avoid: Collection[str] = ()) -> str:
         """Choose an adjective, or mostly none."""
-        name = self.pick(_adjectives(noun, self.with_reserved)) if self.random() < 0.34 else ""
+        name = self.pick(_adjectives(noun, self.with_reserved)) if self.random() < 0.3 else ""
         if name in avoid:
             return ""
         self.note(name, noun)
@@ -233,11 +233,11 @@ class _Author(_Draft):
             return word_by_word(name, PRONOUNS[name]), name in ("we", "they")
         return self.noun(nouns, "nom", negated, used)
 
-    def adverb(self, mode: str, negated: bool, chance: float) -> Phrase | None:
+    def adverb(self, mode: str, limited: bool, chance: float) -> Phrase | None:
         """Choose a time, or none."""
-        return self.pick(_ADVERB["modal" if mode in MODALS else mode, negated]) if self.random() < chance else None
+        return self.pick(_ADVERB["modal" if mode in MODALS else mode, limited]) if self.random() < chance else None
 
-    def action(self, mode: str, main: bool = True, who: _Subject | None = None, when: float = 0.35) -> _Subject:
+    def action(self, mode: str, main: bool = True, who: _Subject | None = None, when: float = 0.3) -> _Subject:
         """Write a clause in which something is done; return its subject."""
         verb = self.pick(VERBS)
         used: list[Noun] = []
@@ -251,11 +251,11 @@ class _Author(_Draft):
             objects.append(self.noun(_objects(verb, self.with_reserved), case, negated, used, kein=kein)[0])
             self.note(verb.english, used[-1])
         end = None
-        if verb.prepositions and self.random() < 0.3 and not (objects and negated):
+        if verb.prepositions and self.random() < 0.22 and not (objects and negated):
             name = self.pick(verb.prepositions)
             _, case, nouns = PREPOSITIONS[name]
             end = prepositional(name, self.noun(nouns, case, negated, used, many=name in ("with", "for"))[0])
-        adverb = self.adverb(mode, negated, when)
+        adverb = self.adverb(mode, negated or not main, when)
         fronted = bool(adverb) and main and self.random() < 0.5
         self.clause(subject, verb_group(verb, mode, plural, negated), objects, end, adverb, main, fronted)
         return subject, plural
@@ -273,7 +273,7 @@ class _Author(_Draft):
         self.clause(subject, verb_group(BE, mode, plural, self.random() < 0.2), [], end, main=main)
 
     def statement(self, mode: str, main: bool = True, who: _Subject | None = None, to_be: float = 0.1,
-                  when: float = 0.35) -> None:
+                  when: float = 0.3) -> None:
         """Write a clause of either kind."""
         if mode in ("past", "present") and self.random() < to_be:
             self.predicate(mode, main, who)
