@@ -61,7 +61,7 @@ def main() -> int:
     names: dict[str, Any] = {}
     exec(compile(recipe(), NOTEBOOK.name, "exec"), names)  # noqa: S102 - our own notebook's cells
     started = time.perf_counter()
-    model, tokenizer, records = names["train_toy_translator"]()
+    model, tokenizer, records, _ = names["train_toy_translator"]()
     seconds = round(time.perf_counter() - started)
     Translator(model, tokenizer).save(TARGET, dtype=torch.float16)
     shipped = Translator.from_pretrained(TARGET, "cpu")  # what is scored is what is shipped: the rounded weights
