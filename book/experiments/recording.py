@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-FIELDS = ("command", "commit", "date", "machine", "seeds", "code", "runs")
 
 
 def code_hash(path: Path) -> str:
@@ -65,8 +64,8 @@ def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
     cpu = found[1] if found else platform.processor() or platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(), **versions}
+    sizes = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {"cpu": cpu, **sizes, "python": platform.python_version(), "torch": torch.__version__}
 
 
 def record(experiment: str, runs: Mapping[str, dict[str, Any]], run: Callable[..., dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ import torch
 from recording import record
 
 from transformer.corpus import SentencePair, embedded_corpus
-from transformer.data import Batch, TokenBatches, Tokenizer, make_batch
+from transformer.data import EOS_ID, PAD_ID, Batch, TokenBatches, Tokenizer, make_batch
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig
 from transformer.schedule import make_adam, noam_rate
@@ -49,6 +49,18 @@ def corpus() -> tuple[Tokenizer, list[tuple[list[int], list[int]]], list[Batch]]
     return tokenizer, ids, [make_batch(held_out[i : i + 100]) for i in range(0, len(held_out), 100)]
 
 
+@cache
+def without_looking() -> float:
+    """The held-out loss of who knows how frequent each token is, and nothing else."""
+    tokenizer, pairs, held_out = corpus()
+    counts = torch.ones(len(tokenizer))  # each token once more than seen, so that none is impossible
+    for _, target in pairs:
+        for token in (*target, EOS_ID):
+            counts[token] += 1
+    tokens = torch.cat([batch.tgt_out[batch.tgt_out != PAD_ID] for batch in held_out])
+    return round(-(counts / counts.sum()).log()[tokens].mean().item(), 4)
+
+
 def run(schedule: str, seed: int, norm_order: str, steps: int) -> dict[str, Any]:
     """Train once; the loss is without smoothing, in nats per target token."""
     tokenizer, pairs, held_out = corpus()
@@ -72,7 +84,8 @@ def run(schedule: str, seed: int, norm_order: str, steps: int) -> dict[str, Any]
     model.eval()
     with torch.inference_mode():
         nll = sum(loss_function.nll(model(b.src, b.tgt_in), b.tgt_out).item() for b in held_out)
-    return {"window": WINDOW, "losses": losses, "held_out": round(nll / sum(b.n_tokens for b in held_out), 4)}
+    nll /= sum(batch.n_tokens for batch in held_out)
+    return {"window": WINDOW, "losses": losses, "held_out": round(nll, 4), "without_looking": without_looking()}
 
 
 if __name__ == "__main__":
