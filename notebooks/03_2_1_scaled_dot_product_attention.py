@@ -152,7 +152,9 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
             f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; "
             "give all three the same floating dtype."
         )
-    if query.dim() < 2 or query.size(-1) != key.size(-1) or key.shape[:-1] != value.shape[:-1]:
+    batches = list(zip(reversed(query.shape[:-2]), reversed(key.shape[:-2]), strict=False))
+    fit = query.dim() >= 2 and key.dim() >= 2 and all(a == b or 1 in (a, b) for a, b in batches)
+    if not fit or query.size(-1) != key.size(-1) or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
             f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not fit together; "
             "expected (…, m, d_k), (…, n, d_k) and (…, n, d_v)."
@@ -161,7 +163,7 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         return
     if mask.dtype != torch.bool:
         raise TypeError(f"mask has dtype {mask.dtype}; give a bool mask with True where a query may attend.")
-    scores_shape = (*query.shape[:-1], key.size(-2))
+    scores_shape = (*torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.size(-2), key.size(-2))
     if mask.dim() > len(scores_shape) or any(
         size not in (1, wanted) for size, wanted in zip(reversed(mask.shape), reversed(scores_shape), strict=False)
     ):

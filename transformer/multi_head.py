@@ -1,5 +1,5 @@
 # Exported from notebooks/03_2_2_multi_head_attention.py, Section 3.2.2; edit that file, not this one.
-# sha256 of what follows: b738cde032930d89
+# sha256 of what follows: 20d28bf44cde1767
 """Multi-Head Attention (Section 3.2.2)."""
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class MultiHeadAttention(nn.Module):
         on_weights: If set, called with the weights (B, h, m, n) of every forward pass. Only then are they computed.
 
     Raises:
-        ValueError: d_model is not divisible by n_heads and d_k or d_v is not given.
+        ValueError: A size is not positive, or d_model is not divisible by n_heads and d_k or d_v is not given.
 
     Source: §3.2.2.
     """
@@ -43,11 +43,15 @@ class MultiHeadAttention(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name}={size}; give a positive number.")
         if (d_k is None or d_v is None) and d_model % n_heads:
             raise ValueError(
                 f"d_model={d_model} is not divisible by n_heads={n_heads}; choose a divisor or give d_k and d_v."
             )
-        self.n_heads = n_heads
+        self.d_model, self.n_heads = d_model, n_heads
         self.d_k = d_k or d_model // n_heads
         self.d_v = d_v or d_model // n_heads
         self.attention_dropout = nn.Dropout(attention_dropout)
@@ -73,7 +77,7 @@ class MultiHeadAttention(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            TypeError: A dtype is wrong, or the mask is not bool.
+            TypeError: An input has not the dtype of the weights, or the mask is not bool.
             ValueError: The shapes do not fit together.
         """
         keys, values = self.project(key, value)
@@ -89,6 +93,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
             Keys (B, h, n, d_k) and values (B, h, n, d_v).
         """
+        self._check("key", key)
+        self._check("value", value)
         return self._split(self.w_k(key)), self._split(self.w_v(value))
 
     def attend(
@@ -106,6 +112,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             Shape (B, m, d_model).
         """
+        self._check("query", query)
         queries = self._split(self.w_q(query))  # (B, h, m, d_k)
         m, n = queries.size(-2), keys.size(-2)
         if is_causal and (m != n or mask is not None or self.on_weights is not None):
@@ -122,6 +129,13 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, n, h·d) → (B, h, n, d)
+
+    def _check(self, name: str, x: Tensor) -> None:
+        if x.dim() != 3 or x.size(-1) != self.d_model:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (B, length, {self.d_model}).")
+        wanted = self.w_q.weight.dtype
+        if x.dtype != wanted and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"{name} has dtype {x.dtype} and the weights {wanted}; convert one of them.")
 
 
 class KeyValueCache:
