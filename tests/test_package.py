@@ -16,7 +16,6 @@ from pathlib import Path
 
 import export
 import jupytext
-import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -239,9 +238,13 @@ print(package, time.perf_counter() - started)
 
 
 def test_import_is_quick(root: Path) -> None:
-    runs = [python("-c", MEASURE, cwd=root).stdout.split() for _ in range(4)]
-    assert min(float(package) for package, _ in runs) < 0.3
-    assert min(float(rooms) for _, rooms in runs) < 0.3
+    """Beyond torch, the package and its main rooms load in under 0.3 s; a busy machine gets four tries."""
+    times = []
+    for _ in range(4):
+        times.append([float(seconds) for seconds in python("-c", MEASURE, cwd=root).stdout.split()])
+        if max(times[-1]) < 0.3:
+            return
+    pytest.fail(f"seconds for the package alone, and with its main rooms: {times}")
 
 
 SIDE_EFFECTS = """
@@ -282,32 +285,6 @@ def test_unknown_name() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- notebooks
-
-
-def test_notebooks_survive_jupyter(root: Path, notebooks: list[Path], tmp_path: Path) -> None:
-    """Percent script to .ipynb and back, with the settings that JupyterLab uses, changes no byte."""
-    shutil.copy(root / "pyproject.toml", tmp_path)
-    for path in notebooks:
-        shutil.copy(path, tmp_path)
-    names = [path.name for path in notebooks]
-    done = python("-m", "jupytext", "--quiet", "--to", "ipynb", *names, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for name in names:
-        (tmp_path / name).unlink()
-        nbformat.read(tmp_path / f"{Path(name).stem}.ipynb", as_version=4)
-    done = python(
-        "-m", "jupytext", "--quiet", "--to", "py:percent", *(f"{Path(n).stem}.ipynb" for n in names), cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    for path in notebooks:
-        assert (tmp_path / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), path.name
-
-
-def test_notebooks_have_no_header_and_begin_with_their_title(notebooks: list[Path]) -> None:
-    for path in notebooks:
-        text = path.read_text(encoding="utf-8")
-        assert text.startswith("# %% [markdown]\n# # "), path.name
-        assert len(re.findall(r"^# # ", text, flags=re.MULTILINE)) == 1, f"{path.name}: one title"
 
 
 def test_a_chapters_first_code_cell_says_where_it_goes(notebooks: list[Path]) -> None:
