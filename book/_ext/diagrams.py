@@ -1,4 +1,4 @@
-"""Draw the Markdown images of ``book/diagrams/*.svg`` inside the page, so that they take its colours.
+"""Draw the images of our own SVG files that use ``currentColor`` inside the page, so that they take its colours.
 
 In the notebooks they stay plain images, ``![what it shows](../book/diagrams/name.svg)``, and so they render anywhere.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from docutils import nodes
 
-FOLDER = "book/diagrams/"
+FOLDERS = ("book/diagrams/", "book/_static/")
 
 
 def inline(svg: str, alt: str, prefix: str) -> str:
@@ -32,11 +32,18 @@ def draw(app, doctree):
     env = app.env
     for number, image in enumerate(list(doctree.findall(nodes.image)), 1):
         uri = posixpath.normpath(posixpath.join("/", posixpath.dirname(env.docname), image["uri"])).lstrip("/")
-        if not (uri.startswith(FOLDER) and uri.endswith(".svg")):
-            continue
         path = Path(app.srcdir) / uri
+        if not (uri.startswith(FOLDERS) and uri.endswith(".svg") and path.is_file()):
+            continue
         env.note_dependency(str(path))
-        svg = inline(path.read_text(encoding="utf-8"), image.get("alt", ""), f"{path.stem}-{number}")
+        text = path.read_text(encoding="utf-8")
+        if "currentColor" not in text:
+            continue
+        svg = inline(text, image.get("alt", ""), f"{path.stem}-{number}")
+        if isinstance(image.parent, nodes.figure):  # it has a caption, too
+            image.parent["classes"].append("diagram")
+            image.replace_self(nodes.raw("", svg, format="html"))
+            continue
         figure = nodes.raw("", f'<figure class="diagram">{svg}</figure>', format="html")
         alone = isinstance(image.parent, nodes.paragraph) and len(image.parent.children) == 1
         (image.parent if alone else image).replace_self(figure)
