@@ -8,6 +8,7 @@ PORT ?= 8000
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+PICTURE := book/_static/attention.svg
 
 .DEFAULT_GOAL := help
 .PHONY: help book test export lint serve clean distclean
@@ -41,7 +42,11 @@ $(INSTALLED): requirements.txt pyproject.toml
 export: $(INSTALLED)
 	$(RUN) book/tools/export.py
 
-book: export
+# The chart on the README and the front page, drawn anew when the shipped model has changed.
+$(PICTURE): book/tools/picture.py $(wildcard transformer/pretrained/*) | export
+	$(RUN) book/tools/picture.py
+
+book: export $(PICTURE)
 	$(VENV)/bin/jupyter-book build -W --keep-going .
 	@echo
 	@echo "The book is built. Open _build/html/index.html in a browser, or run make serve."
