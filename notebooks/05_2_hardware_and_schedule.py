@@ -175,7 +175,7 @@ def train(
         batch = next(stream, None)
         if batch is None:
             raise ValueError(f"the batches ended after {step - 1} of {config.steps} updates; give more of them.")
-        rate = scheduler.get_last_lr()[0]
+        rate = float(scheduler.get_last_lr()[0])
         seen.add(*_update(model, batch.to(device), loss_function, optimizer, step))
         scheduler.step()
         last = step == config.steps

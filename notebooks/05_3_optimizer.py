@@ -263,7 +263,7 @@ class NoamScheduler(LRScheduler):
         self.d_model, self.warmup_steps = d_model, warmup_steps
         super().__init__(optimizer)
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         """The rate of the coming update, for each parameter group."""
         rate = noam_rate(self.last_epoch + 1, self.d_model, self.warmup_steps)
         return [rate] * len(self.optimizer.param_groups)

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_3_optimizer.py, Section 5.3; edit that file, not this one.
-# sha256 of what follows: 61011c10b80b5753
+# sha256 of what follows: f8049276e6e03755
 """Optimizer (Section 5.3)."""
 
 import torch
@@ -61,7 +61,7 @@ class NoamScheduler(LRScheduler):
         self.d_model, self.warmup_steps = d_model, warmup_steps
         super().__init__(optimizer)
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         """The rate of the coming update, for each parameter group."""
         rate = noam_rate(self.last_epoch + 1, self.d_model, self.warmup_steps)
         return [rate] * len(self.optimizer.param_groups)

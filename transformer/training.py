@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2_hardware_and_schedule.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: d9bd3ea90a473be8
+# sha256 of what follows: 8cf06ea1041da08d
 """Hardware and Schedule (Section 5.2)."""
 
 import dataclasses
@@ -113,7 +113,7 @@ def train(
         batch = next(stream, None)
         if batch is None:
             raise ValueError(f"the batches ended after {step - 1} of {config.steps} updates; give more of them.")
-        rate = scheduler.get_last_lr()[0]
+        rate = float(scheduler.get_last_lr()[0])
         seen.add(*_update(model, batch.to(device), loss_function, optimizer, step))
         scheduler.step()
         last = step == config.steps

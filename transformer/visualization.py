@@ -1,11 +1,12 @@
 # Exported from notebooks/08_attention_visualizations.py; edit that file, not this one.
-# sha256 of what follows: 3d05deaf27ae4b76
+# sha256 of what follows: bb7645c4fc960027
 """Attention Visualizations."""
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformer.corpus import SentencePair
 from transformer.data import make_batch
 from transformer.decoding import greedy_decode
+from transformer.layers import DecoderLayer, EncoderLayer
 from transformer.model import Transformer
 from transformer.translator import Translator
 
@@ -47,6 +49,10 @@ class AttentionRecord:
     cross: list[Tensor] = dataclasses.field(default_factory=list)
 
 
+def _keep(kept: list[Tensor], weights: Tensor) -> None:
+    kept.append(weights.detach())
+
+
 @contextlib.contextmanager
 def record_attention(model: Transformer) -> Iterator[AttentionRecord]:
     """Record every layer's and head's weights of the one forward pass made inside the `with` block.
@@ -60,12 +66,14 @@ def record_attention(model: Transformer) -> Iterator[AttentionRecord]:
         The record, filled while the model runs.
     """
     record = AttentionRecord()
-    places = [(layer.self_attention, record.encoder) for layer in model.encoder.layers]
-    places += [(layer.self_attention, record.decoder) for layer in model.decoder.layers]
-    places += [(layer.memory_attention, record.cross) for layer in model.decoder.layers]
+    encoder = [cast(EncoderLayer, layer) for layer in model.encoder.layers]
+    decoder = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
+    places = [(layer.self_attention, record.encoder) for layer in encoder]
+    places += [(layer.self_attention, record.decoder) for layer in decoder]
+    places += [(layer.memory_attention, record.cross) for layer in decoder]
     try:
         for attention, weights in places:
-            attention.on_weights = lambda new, weights=weights: weights.append(new.detach())
+            attention.on_weights = functools.partial(_keep, weights)
         yield record
     finally:
         for attention, _ in places:
@@ -138,10 +146,11 @@ def look_at(translator: Translator, source: str, target: str | None = None) -> S
     batch = make_batch([(source_ids, target_ids)]).to(device)
     with record_attention(model) as record:
         model(batch.src, batch.tgt_in)
-    names = [_tokens(tokenizer.pieces(ids[0].tolist())) for ids in (batch.src, batch.tgt_in, batch.tgt_out)]
-    return SentenceAttention(
-        *names, *(torch.cat(part).cpu() for part in (record.encoder, record.decoder, record.cross))
+    source_tokens, read, written = (
+        _tokens(tokenizer.pieces(ids[0].tolist())) for ids in (batch.src, batch.tgt_in, batch.tgt_out)
     )
+    encoder, decoder, cross = (torch.cat(part).cpu() for part in (record.encoder, record.decoder, record.cross))
+    return SentenceAttention(source_tokens, read, written, encoder, decoder, cross)
 
 
 def _tokens(pieces: Sequence[str]) -> list[str]:

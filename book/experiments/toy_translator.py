@@ -59,7 +59,7 @@ def main() -> int:
             )
         return int(bool(changed))
     names: dict[str, Any] = {}
-    exec(compile(recipe(), NOTEBOOK.name, "exec"), names)  # noqa: S102 - our own notebook's cells
+    exec(compile(recipe(), NOTEBOOK.name, "exec"), names)  # the cells of our own notebook
     started = time.perf_counter()
     model, tokenizer, records, _ = names["train_toy_translator"]()
     seconds = round(time.perf_counter() - started)

@@ -1,6 +1,6 @@
 """Draw the chart that the README and the front page show, from the shipped model: book/_static/attention.svg.
 
-    python book/tools/picture.py
+Run it with `python book/tools/picture.py`; `make book` does when the model has changed.
 """
 
 import itertools
