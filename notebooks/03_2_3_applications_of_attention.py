@@ -379,7 +379,7 @@ heat = base.mark_rect().encode(
 chart = (
     (heat + base.mark_text(color="#ffffff").encode(text="exact:N"))
     .add_params(which, words)
-    .properties(title="Only the right mask leaves every earlier output untouched", width=300, height=300)
+    .properties(title="Under the causal mask nothing reaches an earlier output", width=300, height=300)
 )
 chart
 
@@ -579,7 +579,7 @@ with torch.no_grad():
             for i in range(1, length + 1)
         ]
         honest[name] = torch.stack(prefixes).mean().item()
-        print(f"{name:12} training loss {losses[-1]:.1f}   loss when the future is not there {honest[name]:.1f}")
+        print(f"{name:12} training loss {losses[-1]:.1f}   loss when the future is not there {honest[name]:.0f}")
 print(f"{'ln 17':12} {floor:.2f}")
 assert trained["causal mask"][1][-1] > 0.95 * floor and honest["causal mask"] > 0.95 * floor
 assert trained["no mask"][1][-1] < 0.3 * floor and honest["no mask"] > 1.2 * floor

@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # %%
+import copy
+
 import altair as alt
 
 # %% [markdown]
@@ -231,7 +233,7 @@ assert math.isclose(integral, math.exp(0.5), rel_tol=1e-9)
 
 # %%
 @torch.no_grad()
-def untrained(config, batch=64, length=16):
+def untrained(config, batch=96, length=16):
     """Logits of a fresh model on random tokens, (batch, length, V), with its inputs and answers."""
     torch.manual_seed(0)
     model = transformer.Transformer(config).eval()
@@ -241,7 +243,7 @@ def untrained(config, batch=64, length=16):
 
 print("model     V      loss   ln V + 1/2   difference   std of logits")
 for name, config in {
-    "tiny": transformer.TransformerConfig.tiny(vocab_size=1000),
+    "tiny": transformer.TransformerConfig.tiny(vocab_size=4000),
     "tiny ": transformer.TransformerConfig.tiny(vocab_size=8000),
     "small": transformer.TransformerConfig.small(vocab_size=4000),
     "small ": transformer.TransformerConfig.small(vocab_size=8000),
@@ -372,6 +374,74 @@ for name, tie in {"tied": True, "untied": False}.items():
 # %% [markdown]
 # It is one token in thousands, so the loss hardly notices. But it is a reason to let an untrained *tied* model decode a few tokens and see whether it repeats itself: it should.
 #
+# ## Live in the trained model
+#
+# The model that ships with this book translates English to German with one matrix for both languages and for the output.
+
+# %%
+translator = transformer.load_toy_translator()
+trained, tokenizer = translator.model, translator.tokenizer
+vocabulary, d_model = trained.embedding.weight.shape
+of_vocabulary = [name for name, tensor in trained.state_dict().items() if vocabulary in tensor.shape]
+scale = trained.embedding.weight.std().item() * d_model**0.5
+print("tensors with one row per token:", of_vocabulary)
+print(f"{vocabulary:,} × {d_model} = {vocabulary * d_model:,} of {transformer.count_parameters(trained):,} parameters")
+print(f"standard deviation times √d_model: 1.0 at the start, {scale:.1f} after training")
+assert of_vocabulary == ["embedding.weight"] and 0.6 < scale < 1.6
+
+# %% [markdown]
+# One matrix in three places means that a change to one row is felt at three places, and nowhere else. We disturb the row of one token in a copy of the model.
+
+# %%
+disturbed = copy.deepcopy(trained)
+(cat,) = tokenizer.encode("Katze")  # one piece, one row
+with torch.no_grad():
+    disturbed.embedding.weight[cat] += 0.1 * torch.randn(d_model, generator=generator)
+source = torch.tensor([[*tokenizer.encode("The black cat is tired."), 2]])  # ends with <eos>; (1, n)
+german = torch.tensor([[1, *tokenizer.encode("Die schwarze Katze ist müde.")]])  # begins with <bos>; (1, m)
+print("pieces:", tokenizer.pieces(german[0].tolist()))
+
+
+@torch.no_grad()
+def felt(function):
+    """Positions at which the two models differ by more than rounding."""
+    return ((function(disturbed) - function(trained)).abs() > 1e-6).any(dim=-1)[0].nonzero()[:, 0].tolist()
+
+
+with torch.no_grad():
+    state = trained.decode(german, trained.encode(source))  # (1, m, d_model)
+at = german[0].tolist().index(cat)
+print("read by the encoder at positions", felt(lambda model: model.embedding(german)), "of the German words")
+print(
+    "read by the decoder at positions",
+    felt(lambda model: model.decode(german, trained.encode(source))),
+    "and through attention later",
+)
+print("written as the logit of tokens  ", felt(lambda model: model.output_projection(state[:, :1]).transpose(1, 2)))
+assert felt(lambda model: model.embedding(german)) == [at]
+assert felt(lambda model: model.encode(german)) == list(range(german.size(1)))  # the encoder looks both ways
+assert felt(lambda model: model.decode(german, trained.encode(source))) == list(range(at, german.size(1)))
+assert felt(lambda model: model.output_projection(state[:, :1]).transpose(1, 2)) == [cat]
+
+# %% [markdown]
+# And the softmax at work: the probabilities of the token after *Die schwarze*, and the tokens whose rows point most nearly in the same direction as a given one. The rows were drawn at random. What they share, training put there.
+
+# %%
+with torch.no_grad():
+    logits = trained(source, german[:, :at])  # (1, at, V): the last position has read "Die schwarze"
+    probabilities = logits[0, -1].softmax(-1)
+best = probabilities.topk(3)
+for probability, piece in zip(best.values.tolist(), tokenizer.pieces(best.indices.tolist())):
+    print(f"{piece.replace('▁', ''):10} {probability:.2f}")
+assert best.indices[0] == cat and math.isclose(probabilities.sum(), 1, rel_tol=1e-5)
+
+directions = F.normalize(trained.embedding.weight.detach(), dim=1)  # (V, d_model)
+for word in ("Katze", "Hund", "cat", "black", "ist"):
+    row = tokenizer.encode(word)[0]
+    nearest = (directions @ directions[row]).topk(6).indices[1:].tolist()
+    print(f"{word:6}", " ".join(piece.replace("▁", "") for piece in tokenizer.pieces(nearest)))
+
+# %% [markdown]
 # ## Unsaid by the paper
 #
 # - **The reason for the factor.** The paper gives none. Section 3.4 only states it. That the factor makes tokens as loud as positions, or that it undoes a small initialisation, is a reading of later authors, and of this chapter.
@@ -396,6 +466,7 @@ print("same vectors, same logits")
 # - At standard deviation $d_{\text{model}}^{-0.5}$ with the factor $\sqrt{d_{\text{model}}}$, and only there, tokens enter with unit scale and logits leave with unit scale: checked against three alternatives.
 # - The untrained loss is $\ln V + \tfrac12$ within 0.1: derived, and checked on four models.
 # - The matrix is one parameter. Tying saves two copies of it, and its gradient is the sum of three: checked.
+# - In the trained model a changed row is felt by the encoder, the decoder and one logit: checked.
 #
 # ## Exercises
 #

@@ -253,7 +253,7 @@ chart = (waves + told).properties(
 chart
 
 # %% [markdown]
-# Pair 0 turns by one radian per position. From about pair 150 on, a sentence of 200 tokens sees only a small part of one wave.
+# Pair 0 turns by one radian per position. In the slower half of the pairs, a sentence of 200 tokens sees less than a third of one wave.
 #
 # ## Wavelengths
 #
@@ -306,7 +306,7 @@ lines = (
     .transform_filter("datum.d == dimension")
     .mark_line(point=True)
     .encode(
-        x=alt.X("i:Q", title="pair i", scale=alt.Scale(nice=False)),
+        x=alt.X("i:Q", title="pair i", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False)),
         y=alt.Y("wave:Q", title="wavelength, positions", scale=alt.Scale(type="log", domain=[4, 100000], nice=False)),
         color=alt.Color(
             "by:N",
@@ -407,7 +407,7 @@ chart = (
         tooltip=["k:Q", "product:Q"],
     )
     .add_params(dimension)
-    .properties(title="Similarity falls with distance, on both sides alike", width=460, height=220)
+    .properties(title="The dot product knows how far, not which way", width=460, height=220)
 )
 chart
 
@@ -509,7 +509,7 @@ base = (
 )
 end = (
     alt.Chart(alt.Data(values=[{"x": 15.5, "text": "trained up to here"}]))
-    .encode(x=alt.X("x:Q", title=None))
+    .encode(x=alt.X("x:Q", title="position"))
     .mark_rule(color="#7a7f87")
 )
 note = end.mark_text(align="left", dx=5, y=230, color="#7a7f87").encode(text="text:N")

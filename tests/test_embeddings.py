@@ -78,18 +78,18 @@ def test_embeddings_of_a_fresh_model_keep_their_initialisation(norm_order, tie_e
 @pytest.mark.parametrize(
     "config",
     [
-        TransformerConfig.tiny(vocab_size=1000),
-        TransformerConfig.tiny(vocab_size=6000),
-        TransformerConfig.tiny(vocab_size=2000, norm_order="pre"),
-        TransformerConfig.small(vocab_size=3000),
+        TransformerConfig.tiny(vocab_size=4000),
+        TransformerConfig.tiny(vocab_size=8000),
+        TransformerConfig.tiny(vocab_size=4000, norm_order="pre"),
+        TransformerConfig.small(vocab_size=4000),
     ],
-    ids=["tiny 1000", "tiny 6000", "tiny 2000 pre", "small 3000"],
+    ids=["tiny 4000", "tiny 8000", "tiny 4000 pre", "small 4000"],
 )
 @torch.no_grad()
 def test_untrained_loss_is_log_v_plus_a_half(config):
     torch.manual_seed(0)
     model = Transformer(config).eval()
-    src, tgt_in, tgt_out = torch.randint(3, config.tgt_vocab_size, (3, 64, 16))
+    src, tgt_in, tgt_out = torch.randint(3, config.tgt_vocab_size, (3, 128, 16))
     logits = model(src, tgt_in)
     assert abs(logits.std() - 1) < 0.03
     loss = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten()).item()
