@@ -90,14 +90,17 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
-            ValueError: The text is too small for so many pieces.
+            TypeError: A string is given in place of many, or a line is not a string.
+            ValueError: The text is too small for so many pieces, or holds a lone surrogate.
         """
         from sentencepiece import SentencePieceTrainer
 
+        if isinstance(lines, str):
+            raise TypeError("train takes many lines; put the one line into a list.")
         model = io.BytesIO()
         try:
             SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
+                sentence_iterator=(_utf8(line) for line in lines),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type="bpe",
@@ -113,7 +116,8 @@ class Tokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise ValueError(f"cannot learn {vocab_size} pieces from this text: {error}") from error
+            reason = str(error).rpartition("] ")[2] or "there is too little text, or the number is not positive."
+            raise ValueError(f"cannot learn {vocab_size} pieces from this text: {reason}") from error
         return cls(model.getvalue())
 
     @classmethod
@@ -131,12 +135,17 @@ class Tokenizer:
         return int(self._pieces.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without begin or end."""
-        return list(self._pieces.encode(text))
+        """The ids of a text, without begin or end.
+
+        Raises:
+            TypeError: The text is not a string.
+            ValueError: The text holds a lone surrogate, half of a character.
+        """
+        return list(self._pieces.encode(_utf8(text)))
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
-        return list(self._pieces.encode(list(lines), num_threads=-1))
+        """The ids of many texts, on all cores. Raises what `encode` raises."""
+        return list(self._pieces.encode([_utf8(line) for line in lines], num_threads=-1))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ids are left out.
@@ -151,6 +160,20 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What each id stands for, a space written as U+2581."""
         return [str(self._pieces.id_to_piece(int(i))) for i in ids]
+
+
+# %%
+#| export
+def _utf8(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"a text must be a str, not {type(text).__name__}.")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the text holds a lone surrogate, {text[error.start]!a} at position {error.start}, which is half of a "
+            "character; mend its encoding."
+        ) from error
 
 
 # %% [markdown]
@@ -354,12 +377,17 @@ def padding_share(batches: Iterable[Batch]) -> float:
 
     Returns:
         From 0 to 1.
+
+    Raises:
+        ValueError: There is no batch.
     """
     padded = total = 0
     for batch in batches:
         for ids in (batch.src, batch.tgt_out):
             padded += int((ids == PAD_ID).sum())
             total += ids.numel()
+    if not total:
+        raise ValueError("there is no batch; give at least one.")
     return padded / total
 
 
@@ -379,7 +407,15 @@ def copy_task(
 
     Returns:
         (source ids, target ids), without begin and end.
+
+    Raises:
+        ValueError: There is no id to draw, or min_len is more than max_len.
     """
+    if vocab_size <= UNKNOWN_ID + 1 or not 0 <= min_len <= max_len:
+        raise ValueError(
+            f"vocab_size={vocab_size}, min_len={min_len} and max_len={max_len} leave nothing to draw; give a "
+            f"vocabulary of more than {UNKNOWN_ID + 1} ids, and 0 <= min_len <= max_len."
+        )
     draw = random.Random(seed)
     sequences = [
         draw.choices(range(UNKNOWN_ID + 1, vocab_size), k=draw.randint(min_len, max_len)) for _ in range(n_pairs)

@@ -53,7 +53,7 @@ from typing import Any
 import torch
 
 from transformer.checkpoints import load_checkpoint, save_checkpoint, write_atomically
-from transformer.data import EOS_ID, Tokenizer, pad
+from transformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer, pad
 from transformer.decoding import greedy_decode
 from transformer.model import Transformer, choose_device
 
@@ -70,14 +70,20 @@ class Translator:
         tokenizer: The one the model was trained with.
 
     Raises:
-        ValueError: The tokenizer has another number of pieces than the model.
+        ValueError: The tokenizer has another number of pieces than the model, or other special ids.
     """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer) -> None:
-        if len(tokenizer) != model.config.src_vocab_size:
+        config = model.config
+        if not len(tokenizer) == config.src_vocab_size == config.tgt_vocab_size:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer)} pieces and the model {model.config.src_vocab_size}; "
-                "they do not belong together."
+                f"the tokenizer has {len(tokenizer)} pieces, the model reads {config.src_vocab_size} and writes "
+                f"{config.tgt_vocab_size}; they do not belong together."
+            )
+        if (config.pad_id, config.bos_id, config.eos_id) != (PAD_ID, BOS_ID, EOS_ID):
+            raise ValueError(
+                f"the model's padding, begin and end are {config.pad_id}, {config.bos_id} and {config.eos_id}, the "
+                f"tokenizer's {PAD_ID}, {BOS_ID} and {EOS_ID}; they do not belong together."
             )
         self.model, self.tokenizer = model.eval(), tokenizer
 
@@ -124,7 +130,7 @@ class Translator:
             One translation per line, in order.
 
         Raises:
-            TypeError: A string is given in place of a list of strings.
+            TypeError: A string is given in place of a list of strings, or a line is not a string.
             ValueError: A line cannot be translated, and errors is "raise"; or errors is unknown.
         """
         if isinstance(lines, str):
@@ -146,16 +152,16 @@ class Translator:
 
     def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
         """The source ids of a line, or nothing if there is nothing to translate."""
-        if not line.strip():
-            return []
         limit = batch_tokens
         if self.model.config.positions == "learned":
             limit = min(limit, self.model.config.max_len)
         try:
             ids = [*self.tokenizer.encode(line), EOS_ID]
             problem = f"has {len(ids)} tokens, more than {limit}; split it" if len(ids) > limit else ""
-        except UnicodeEncodeError:
-            problem = "holds a lone surrogate, which is not text; mend its encoding"
+        except ValueError:
+            problem = "is not text: it holds a lone surrogate, or bytes that are not UTF-8; mend its encoding"
+        if not line.strip():
+            return []
         if problem and errors == "raise":
             raise ValueError(f"line {number} {problem}.")
         return [] if problem else ids

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: 4e12256f2c76fde9
+# sha256 of what follows: e015d499ad18c42b
 """Checkpoints (Appendix A3)."""
 
 import json
@@ -53,9 +53,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         raise
 
 
-def save_checkpoint(
-    directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any
-) -> None:
+def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any) -> None:
     """Write a model's configuration (JSON) and weights (safetensors) into a folder.
 
     Args:
@@ -66,13 +64,15 @@ def save_checkpoint(
 
     Raises:
         OSError: The folder cannot be written.
+        TypeError: What is told about it is not JSON; nothing is written.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     weights = {name: value.to("cpu", dtype).contiguous() for name, value in model.state_dict().items()}
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
+    text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+    directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights))
-    write_atomically(directory / CONFIG_FILE, (json.dumps(description, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(directory / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
 
 
 def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
@@ -93,13 +93,17 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
-    config = TransformerConfig.from_json(json.dumps(read_description(directory)["model"]))
+    description = read_description(directory)["model"]
     try:
         weights = safetensors.torch.load((directory / WEIGHTS_FILE).read_bytes())
     except safetensors.SafetensorError as error:
         raise ValueError(f"{directory / WEIGHTS_FILE} is damaged or cut short ({error}); copy it again.") from error
-    with torch.device("meta"):
-        expected = {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
+    try:
+        config = TransformerConfig.from_json(json.dumps(description))
+        expected = _shapes(config, at_most=len(weights))
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: no tensor can be as large as that
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{directory / CONFIG_FILE} describes no model that fits the weights: {reason}") from error
     found = {name: tuple(value.shape) for name, value in weights.items()}
     if found != expected:
         name = next(name for name in [*expected, *found] if found.get(name) != expected.get(name))
@@ -107,11 +111,19 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
             f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
             f"configuration asks for {expected.get(name)}. The two files come from different models."
         )
-    if not all(value.is_floating_point() and value.isfinite().all() for value in weights.values()):
+    if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
         raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
     model = Transformer(config)
     model.load_state_dict(weights)
     return model.to(device).eval()
+
+
+def _shapes(config: TransformerConfig, at_most: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight, found without taking memory. Each layer has several, so at most so many layers."""
+    if config.n_layers > at_most:
+        raise ValueError(f"n_layers is {config.n_layers}, and there are {at_most} weights in all.")
+    with torch.device("meta"):
+        return {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
 
 
 def read_description(directory: str | Path) -> dict[str, Any]:
@@ -130,7 +142,7 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     path = Path(directory) / CONFIG_FILE
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); copy it again.") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT or "model" not in description:
         raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; was it written by another version?")

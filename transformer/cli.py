@@ -1,17 +1,21 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: c0dc43f6b6159405
+# sha256 of what follows: 63a17780ea9b78c3
 """The Command Line (Appendix A4)."""
 
 import argparse
+import codecs
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import BinaryIO
+
+import torch
 
 from transformer.data import TokenBatches, copy_task, make_batch
 from transformer.decoding import greedy_decode
-from transformer.model import Transformer, TransformerConfig, count_parameters
+from transformer.model import Transformer, TransformerConfig, choose_device, count_parameters
 from transformer.training import TrainingConfig, train
 from transformer.translator import Translator, load_toy_translator
 
@@ -66,14 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0 if all went well, 1 if something could not be done, 130 if interrupted.
-        Wrong usage exits with 2.
+        The exit code: 0 if all went well, 1 if something could not be done, 130 if interrupted, 141 if whoever
+        read the output has stopped. Wrong usage exits with 2.
     """
     options = make_parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("transformer").setLevel(logging.INFO)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as with `| head`; Python flushes once more at its end, and must find somewhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ValueError, OSError, FloatingPointError) as error:
         print(f"transformer {options.command}: {error}", file=sys.stderr)
         return 1
@@ -85,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _demo(options: argparse.Namespace) -> int:
     # Pre-norm: it needs half the updates that post-norm needs here, and a demonstration should be short.
     config = TransformerConfig(32, 32, d_model=64, n_layers=2, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
+    torch.manual_seed(0)
     model = Transformer(config)
     print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")
     batches = TokenBatches(copy_task(20_000, seed=1), max_tokens=1600)
@@ -106,32 +116,33 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _translate(options: argparse.Namespace) -> int:
-    translator = Translator.from_pretrained(options.model, options.device) if options.model else load_toy_translator()
+    translator = Translator.from_pretrained(options.model, "cpu") if options.model else load_toy_translator()
+    translator.model.to(choose_device(options.device))
     failures = 0
-    for number, chunk in _chunks(sys.stdin, size=256):
-        try:
-            outputs = translator.translate(chunk)
-        except ValueError:  # find the lines at fault; the others of the chunk still get their translation
-            outputs = []
-            for i, line in enumerate(chunk):
+    for start, chunk in _chunks(sys.stdin.buffer, size=256):
+        outputs = translator.translate(chunk, errors="empty")
+        for number, (line, output) in enumerate(zip(chunk, outputs, strict=True), start):
+            sys.stdout.buffer.write(output.replace("\n", " ").encode("utf-8") + b"\n")
+            if not output:
                 try:
-                    outputs += translator.translate([line])
+                    translator.translate([line])  # fails, and says why, if that is the reason
                 except ValueError as error:
-                    reason = str(error).replace("line 1 ", f"line {number + i} ", 1)
+                    reason = str(error).replace("line 1 ", f"line {number} ", 1)
                     print(f"transformer translate: {reason}", file=sys.stderr)
-                    outputs.append("")
                     failures += 1
-        for output in outputs:
-            print(output.replace("\n", " "), flush=True)
+        sys.stdout.buffer.flush()
     return 1 if failures else 0
 
 
-def _chunks(stream: TextIO, size: int) -> Iterator[tuple[int, list[str]]]:
+def _chunks(stream: BinaryIO, size: int) -> Iterator[tuple[int, list[str]]]:
     """Lines in lists of at most size, each with the number of its first line; a terminal gives line by line."""
     chunk: list[str] = []
     number = 1
-    for line in stream:
-        chunk.append(line.rstrip("\n"))
+    for line in stream:  # bytes end a line at "\n" alone; a text stream would, here and there, at others too
+        if number == 1 and not chunk:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        # What is not UTF-8 becomes lone surrogates, which the translator refuses.
+        chunk.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape"))
         if len(chunk) == size or stream.isatty():
             yield number, chunk
             number, chunk = number + len(chunk), []
@@ -140,10 +151,9 @@ def _chunks(stream: TextIO, size: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def _version() -> str:

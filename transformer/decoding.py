@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 606e95b0734db1ba
+# sha256 of what follows: ac391647f71e4069
 """Decoding (Section 6.1)."""
 
 import torch
@@ -23,7 +23,8 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
     Args:
         model: In evaluation mode.
         src: Source ids, shape (B, n), padded with pad_id.
-        max_new_tokens: Most tokens to generate per sentence; None means its own length + 50, as in the paper.
+        max_new_tokens: Most tokens to generate per sentence; None means its own length + 50, as in the paper,
+            or as many as there are learned positions, if they are fewer.
 
     Returns:
         The ids of each sentence, without begin and end.
@@ -38,7 +39,9 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
     config = model.config
     src_mask = padding_mask(src, config.pad_id)
     memory = model.encode(src, src_mask)  # (B, n, d_model)
-    limits = src_mask.sum(dim=-1).flatten() + EXTRA_TOKENS if max_new_tokens is None else None
+    limits = src_mask.sum(dim=-1).flatten() + EXTRA_TOKENS if max_new_tokens is None else None  # (B,)
+    if limits is not None and config.positions == "learned":
+        limits = limits.clamp(max=config.max_len)  # there is no position beyond
     room = int(limits.max()) if limits is not None else int(max_new_tokens or 0)
     cache = model.new_cache(memory, src_mask, room)
     outputs: list[list[int]] = [[] for _ in range(src.size(0))]
