@@ -321,7 +321,7 @@ attention.on_weights = None
 # Two heads have two mixtures. One can look at A and the other at B, and $W^O$ puts each in its place. Both layers below have $d_{\text{model}} = 32$ and the same number of parameters. As a control, both also learn the *sum* of the two contents, for which one average, doubled, is all that is needed.
 
 # %%
-D_MODEL, BOXES, CONTENT, BATCH, STEPS = 32, 8, 8, 64, 300
+D_MODEL, BOXES, CONTENT, BATCH, STEPS = 32, 8, 8, 64, 200
 
 
 def boxes(rng: torch.Generator, marks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -494,7 +494,7 @@ rows = [
     for part, count in multiply_adds(2**power, d, 8).items()
 ]
 PARTS = ["projections", "attention"]
-width = alt.param(name="d_model", value=512, bind=alt.binding_select(options=[256, 512, 1024], name="d_model "))
+d_model_shown = alt.param(name="d_model", value=512, bind=alt.binding_select(options=[256, 512, 1024], name="d_model "))
 base = (
     alt.Chart()
     .transform_filter("datum.d_model == d_model")
@@ -516,7 +516,7 @@ chart = alt.layer(
     crossing.mark_rule(strokeDash=[2, 3]),
     crossing.mark_text(align="right", dx=-6, dy=-85).encode(text="label:N"),
     data=alt.Data(values=rows),
-).add_params(width)
+).add_params(d_model_shown)
 chart.properties(width=480, height=240, title="Attention overtakes its projections at n = 2 d_model")
 
 # %% [markdown]
