@@ -547,7 +547,7 @@ def next_token_loss(model, ids, mask):
     return F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
 
 
-def train_on_noise(mask, updates=250):
+def train_on_noise(mask, updates=200):
     """A one-layer model, and its loss after every update."""
     torch.manual_seed(0)
     sizes = {"d_model": 64, "n_layers": 1, "n_heads": 4, "d_ff": 128, "dropout": 0.0}

@@ -27,11 +27,17 @@ import altair as alt
 # %% [markdown]
 # ## One matrix, in and out
 #
-# > Similarly to other sequence transduction models, we use learned embeddings to convert the input tokens and output tokens to vectors of dimension $d_{\text{model}}$. We also use the usual learned linear transformation and softmax function to convert the decoder output to predicted next-token probabilities. In our model, we share the same weight matrix between the two embedding layers and the pre-softmax linear transformation, similar to [30]. In the embedding layers, we multiply those weights by $\sqrt{d_{\text{model}}}$.
+# > Similarly to other sequence transduction models, we use learned embeddings to convert the input tokens and output tokens to vectors of dimension $d_{\text{model}}$.
+# >
+# > We also use the usual learned linear transformation and softmax function to convert the decoder output to predicted next-token probabilities.
+# >
+# > In our model, we share the same weight matrix between the two embedding layers and the pre-softmax linear transformation, similar to [30].
+# >
+# > In the embedding layers, we multiply those weights by $\sqrt{d_{\text{model}}}$.
 # >
 # > — Section 3.4
 #
-# So there is one matrix of shape (V, d_model). `forward` looks tokens up in it and scales them. `project` compares a hidden state with every row of it, unscaled. The matrix is drawn with standard deviation $d_{\text{model}}^{-0.5}$.
+# Reference [30] of the paper is Press and Wolf, who tied input and output embeddings of language models. So there is one matrix of shape (V, d_model). `forward` looks tokens up in it and scales them. `project` compares a hidden state with every row of it, unscaled. The matrix is drawn with standard deviation $d_{\text{model}}^{-0.5}$.
 
 
 # %%

@@ -208,7 +208,7 @@ torch.testing.assert_close(
     table[1, :4].float(), torch.tensor([0.841471, 0.540302, 0.821856, 0.569695]), rtol=0, atol=1e-6
 )
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Heat map of the positional encoding: positions 0 to 99 downwards, 128 channels to the right. The left channels alternate quickly from position to position; the stripes grow longer to the right, and the last channels hardly change."}}
+# %% mystnb={"image": {"alt": "Heat map of the positional encoding: positions 0 to 99 downwards, 128 channels to the right. The left channels alternate quickly from position to position; the stripes grow longer to the right, and the last channels hardly change."}} tags=["hide-input"]
 grey = "#7a7f87"
 with plt.rc_context(
     {"text.color": grey, "axes.labelcolor": grey, "xtick.color": grey, "ytick.color": grey, "axes.edgecolor": grey}
@@ -416,7 +416,9 @@ chart
 #
 # ## What each kind does beyond its training
 #
-# > We also experimented with using learned positional embeddings [9] instead, and found that the two versions produced nearly identical results (see Table 3 row (E)). We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer than the ones encountered during training.
+# > We also experimented with using learned positional embeddings instead, and found that the two versions produced nearly identical results (see Table 3 row (E)).
+# >
+# > We chose the sinusoidal version because it may allow the model to extrapolate to sequence lengths longer than the ones encountered during training.
 # >
 # > — Section 3.5
 #
