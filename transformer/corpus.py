@@ -1,5 +1,5 @@
 # Exported from notebooks/A1_the_embedded_corpus.py, Appendix A1; edit that file, not this one.
-# sha256 of what follows: 543d50a789753b5b
+# sha256 of what follows: 0827f8e0920e05ff
 """The Embedded Corpus (Appendix A1)."""
 
 import random
@@ -122,8 +122,7 @@ class _Draft:
 
     def __init__(self) -> None:
         self.english: list[str] = []
-        self.german: list[str] = []
-        self.links: list[tuple[int, int]] = []
+        self.german: list[tuple[Words, int]] = []  # phrases, with where their English begins
         self.shows: set[str] = set()
 
     def say(self, phrase: Phrase | VerbGroup) -> int:
@@ -133,19 +132,10 @@ class _Draft:
         self.shows |= phrase.shows
         return start
 
-    def put(self, german: Words, start: int) -> None:
-        """Append the German of a phrase whose English begins at `start`."""
-        here = len(self.german)
-        for word, sources in german:
-            self.german.append(word)
-            for source in sources:
-                self.links.append((here, start + source))
-            here += 1
-
     def add(self, english: str, german: str) -> None:
         """Append a phrase that is translated word by word."""
         phrase = word_by_word(english, german)
-        self.put(phrase.german, self.say(phrase))
+        self.german.append((phrase.german, self.say(phrase)))
 
     def clause(self, subject: Phrase, verb: VerbGroup, objects: Sequence[Phrase], end: Phrase | None = None,
                adverb: Phrase | None = None, main: bool = True, fronted: bool = False) -> list[int]:
@@ -157,21 +147,18 @@ class _Draft:
         if adverb and not fronted:
             adverb_at = self.say(adverb)
 
-        first, first_at = (adverb, adverb_at) if adverb and fronted else (subject, subject_at)
-        self.put(first.german, first_at)
-        if main:
-            self.put(verb.finite, verb_at)
-        if adverb:
-            self.put(*(subject.german, subject_at) if fronted else (adverb.german, adverb_at))
+        who, when = [(subject.german, subject_at)], [(adverb.german, adverb_at)] if adverb else []
+        does = [(verb.finite, verb_at)] if main else []
+        self.german += [*when, *does, *who] if fronted else [*who, *does, *when]
         for phrase, at in zip(objects, objects_at):
+            words = phrase.german
             if "kein" in phrase.shows:  # the "not" is in it
-                self.links.append((len(self.german), verb_at + verb.nicht[0][1][0]))
-            self.put(phrase.german, at)
+                words = ((words[0][0], (verb_at + verb.nicht[0][1][0] - at, *words[0][1])), *words[1:])
+            self.german.append((words, at))
         if not (objects and "kein" in objects[-1].shows):
-            self.put(verb.nicht, verb_at)
-        if end:
-            self.put(end.german, end_at)
-        self.put(verb.rest if main else verb.final, verb_at)
+            self.german.append((verb.nicht, verb_at))
+        self.german += [(end.german, end_at)] if end else []
+        self.german.append((verb.rest if main else verb.final, verb_at))
         self.shows |= {"inversion"} if fronted else set() if main else {"subordinate"}
         return [subject_at + len(subject.english) - 1, *(at + len(o.english) - 1 for o, at in zip(objects, objects_at))]
 
@@ -346,8 +333,7 @@ class _Author(_Draft):
         else:
             self.about_it(mode)
         self.add(".", ".")
-        for side in (self.english, self.german):
-            side[0] = side[0][0].upper() + side[0][1:]
+        self.english[0] = self.english[0].capitalize()
 
     def split(self) -> str:
         """Name the one split that the sentence belongs to: a tenth of what is left is dev, a tenth is test."""
@@ -358,9 +344,16 @@ class _Author(_Draft):
         return {0: "dev", 1: "test"}.get(zlib.crc32(" ".join(self.english).encode()) % 10, "train")
 
     def pair(self) -> SentencePair:
-        """Hand over the finished sentence."""
-        return SentencePair(tuple(self.english), tuple(self.german), tuple(sorted(self.links)),
-                            frozenset(self.shows - {"reserved"}), self.it)
+        """Put the German together."""
+        german: list[str] = []
+        links: list[tuple[int, int]] = []
+        for phrase, start in self.german:
+            for word, sources in phrase:
+                links += [(len(german), start + source) for source in sources]
+                german.append(word)
+        german[0] = german[0].capitalize()
+        phenomena = frozenset(self.shows - {"reserved"})
+        return SentencePair(tuple(self.english), tuple(german), tuple(links), phenomena, self.it)
 
 
 def embedded_corpus(split: str = "train", seed: int = 0) -> Iterator[SentencePair]:
