@@ -30,7 +30,7 @@ transformer.check_version("0.1")
 # |---|---|---|
 # | `encode` | source tokens $x_1, …, x_n$ | the memory $\mathbf{z}$ |
 # | `decode` | the target so far, and the memory | one hidden state per target position |
-# | `output_projection` | a hidden state | a score for each token of the vocabulary |
+# | `output_projection` | a hidden state | a score for each token of the vocabulary, its *logit* |
 #
 # `Transformer` has these three methods. So can other models. Here is one made of recurrent networks, as translation
 # models were in 2014:
@@ -330,7 +330,8 @@ for name in ("encoder.layers.0", "decoder.layers.0"):
 # ## How much is computed as sentences grow
 #
 # The shapes say what a longer sentence costs. The formulas below count numbers for one sentence pair in one layer, at the
-# sizes of the base model. First we hold them against the small model, whose shapes we have just seen.
+# sizes of the paper's base model ($d_{\text{model}} = 512$, $d_{ff} = 2048$, $h = 8$, $V = 37{,}000$). First we hold them
+# against the small model, whose shapes we have just seen.
 
 # %%
 FORMULAS = {  # what: (number of values for one pair, its kind)

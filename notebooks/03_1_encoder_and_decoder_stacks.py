@@ -22,7 +22,9 @@ from torch.nn.functional import cross_entropy
 
 # %% [markdown]
 # The sub-layers themselves have chapters of their own: attention in [Section 3.2.2](03_2_2_multi_head_attention.py), the
-# feed-forward network in [Section 3.3](03_3_feed_forward_networks.py). Here they are imported.
+# feed-forward network in [Section 3.3](03_3_feed_forward_networks.py). Here they are imported. This chapter needs no more of
+# attention than this: it takes queries, keys and values, and returns for each query a weighted mean of the values; how well
+# the query matches each key decides the weights.
 
 # %%
 #| export
@@ -602,7 +604,7 @@ print("positions in the first layer's cache:", caches[0].own.length)
 # ## Pre-norm needs a final norm
 #
 # In a pre-norm stack nothing stands on the residual path but additions. The output is the input plus every sub-layer's output, exactly. Each term adds its variance,
-# so the vectors grow with depth, and the last of them leave the stack without ever having been normalized. That is why a pre-norm stack ends with
+# so the vectors grow with depth, and the sum leaves the last layer without ever having been normalized. That is why a pre-norm stack ends with
 # one more normalization, one for the encoder and one for the decoder. A post-norm stack has normalized its output already and gets none.
 
 # %%
@@ -639,7 +641,7 @@ assert 1 < growth[6] < growth[12] < growth[24]
 # %% [markdown]
 # ## What the order does to the gradient
 #
-# Pre-norm's path of additions also runs backwards: the gradient at the top reaches every layer undivided. Post-norm puts a normalization on
+# Pre-norm's path of additions also runs backwards: below the final norm, the gradient reaches every layer undivided. Post-norm puts a normalization on
 # the path after every sub-layer, and each divides the gradient by the spread of the sum it normalizes. The experiment measures what is left of it.
 # It builds encoder and decoder with 6, 12 and 24 layers, width 64 and Glorot's uniform initialization, feeds random vectors, asks a random linear classifier
 # for random classes, and takes the norm of the loss's gradient over all weight matrices of a layer. Nothing is trained.
@@ -708,7 +710,7 @@ chart = (
 chart
 
 # %% [markdown]
-# The right column shows the decoder. With post-norm (solid) the last layer's gradient is the same at every depth, and it shrinks by a constant factor
+# The right column shows the decoder. With post-norm (solid) the last layer's gradient is about the same at every depth, and it shrinks by a nearly constant factor
 # with each layer further down, a straight line on the logarithmic axis; the first of 24 layers gets less than a thousandth of the last one's. With pre-norm (dashed) the curve is nearly level,
 # somewhat larger at the bottom, and smaller as a whole in a deeper stack. In the encoder, on the left, both orders stay within a factor of a few.
 
@@ -780,7 +782,7 @@ for name, memory, encode in (("a fresh encoder's output", encoded, True), ("inde
 # - Six layers have the same form and different weights, from the first draw on.
 # - The decoder's third sub-layer reads the memory. Its self-attention never looks ahead: earlier outputs change by 0.0.
 # - A pre-norm stack returns its input plus all its sub-layers' outputs, and so needs a final norm.
-# - At initialization the lower layers of a post-norm decoder get a gradient that shrinks by about $\sqrt 2$ with each layer, because the third sub-layer adds variance without passing gradient back; pre-norm avoids this.
+# - At initialization, the gradient in a post-norm decoder that reads a fresh encoder's output shrinks by about $\sqrt 2$ with each layer further down, because the third sub-layer adds variance and passes almost no gradient back. Pre-norm avoids this.
 #
 # ## Exercises
 #

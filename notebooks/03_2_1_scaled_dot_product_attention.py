@@ -3,7 +3,7 @@
 #
 # The whole Transformer rests on one function. It compares a query with every key, turns the comparisons into weights, and returns the weighted mean of the values.
 #
-# The paper makes four claims about it: what it computes, that its scores grow with the width $d_k$, that a softmax of large scores stops learning, and that one division repairs this. This chapter tests all four.
+# This chapter tests what the paper says about it: what it computes, that its scores grow with the width $d_k$, that a softmax of large scores has extremely small gradients (the paper says "we suspect"), that one division counteracts this, and how dot products compare with additive attention.
 
 # %%
 #| default_exp attention
@@ -42,7 +42,7 @@ import numpy as np
 # >
 # > — Section 3.2.1
 #
-# Real code never handles one query at a time:
+# Code handles many queries at once:
 #
 # > In practice, we compute the attention function on a set of queries simultaneously, packed together into a matrix $Q$. The keys and values are also packed together into matrices $K$ and $V$.
 # >
@@ -56,7 +56,7 @@ import numpy as np
 #
 # ![Scaled dot-product attention as a flow from bottom to top: Q and K are multiplied into scores, divided by the root of d_k, optionally masked, turned into weights by a softmax, and multiplied with V.](../book/diagrams/scaled_dot_product_attention.svg)
 #
-# The code reads like the equation. Leading dimensions, such as the batch and the heads of [Section 3.2.2](03_2_2_multi_head_attention.py), pass through untouched. Two things are not in the equation: an optional mask, which [Section 3.2.3](03_2_3_applications_of_attention.py) needs, and the weights as a second result, which every attention chart needs.
+# The code reads like the equation. Leading dimensions, such as the batch and the heads of [Section 3.2.2](03_2_2_multi_head_attention.py), pass through untouched. Three things are not in the equation: an optional mask, which [Section 3.2.3](03_2_3_applications_of_attention.py) needs; an optional dropout on the weights, which is not the paper's; and the weights as a second result, which every attention chart needs.
 
 # %%
 #| export
@@ -224,7 +224,7 @@ print("output", *output.round(decimals=4).tolist(), sep="\n  ")
 # %% [markdown]
 # Each query gives most weight to the keys it has most in common with. The third, which has both components, prefers the key that has both as well.
 #
-# A longer query asks more decidedly. Make it long enough, and attention becomes the dictionary it generalises:
+# A longer query asks more decidedly. Make it long enough, and attention becomes the dictionary it generalizes:
 
 # %%
 keys = torch.eye(3)  # three keys that have nothing in common
@@ -349,7 +349,7 @@ for spread in (1, 8):
 assert largest == {1: 0.3935, 8: 0.9997}
 
 # %% [markdown]
-# With spread 8 the softmax has made up its mind before training begins, and the choice is a random one.
+# With spread 8 one key takes all before training begins, and which one is chance.
 #
 # ## Extremely small gradients
 #
@@ -528,7 +528,7 @@ def scaled_dot_scores(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
 
 
 # %% [markdown]
-# Both need $m \cdot n \cdot d_k$ multiplications. But additive attention keeps a hidden vector for every pair of query and key, and takes a tanh of each of its components. Dot products need neither: they are one matrix product, the operation that hardware does best. This is the paper's argument for them. Here with 512 positions of width 64:
+# Both need $m \cdot n \cdot d_k$ multiplications. But additive attention keeps a hidden vector for every pair of query and key, and takes a tanh of each of its components. Dot products need neither: they are one matrix product, the operation that hardware does best. This is the paper's argument for them: similar in theoretical complexity, much faster and more space-efficient in practice. Here with 512 positions of width 64:
 
 # %%
 torch.manual_seed(0)
@@ -552,7 +552,7 @@ assert best_time(additive_scores) > 2 * best_time(dot_scores)
 print("additive attention took more than twice as long")
 
 # %% [markdown]
-# Which learns better? The paper cites an answer:
+# The paper also cites a comparison of how well the two learn:
 #
 # > While for small values of $d_k$ the two mechanisms perform similarly, additive attention outperforms dot product attention without scaling for larger values of $d_k$.
 # >
@@ -611,7 +611,7 @@ for name in MECHANISMS:
 assert all(best[name, 4] < 0.01 for name in MECHANISMS)  # small d_k: alike
 for d_k in (64, 256):
     assert best["additive", d_k] < 0.01 and best["scaled dot product", d_k] < 0.01
-assert best["dot product", 256] > 0.1  # large d_k: dot products without scaling fall behind
+assert 0.1 < best["dot product", 64] < best["dot product", 256]  # large d_k: dot products without scaling fall behind
 
 # %%
 rows = [
@@ -641,14 +641,14 @@ chart = (
 chart.properties(title="At large d_k, dot products without scaling fall behind")
 
 # %% [markdown]
-# What to see: at $d_k = 4$ the three curves fall together. At 256 the unscaled dot product stays behind at every learning rate. The scaled one is done in a few dozen steps, and so is additive attention, except at the highest rate. The factor alone makes the difference between the two dot products.
+# What to see: at $d_k = 4$ the three curves fall much alike. At 256 the unscaled dot product stays behind at every learning rate. The scaled one is done in a few dozen steps, and so is additive attention, except at the highest rate. The factor alone makes the difference between the two dot products.
 
 # %% [markdown]
 # ## Unsaid by the paper
 #
 # **No experiment removes the factor.** The paper *suspects*, and cites others. All rows of Table 3 have the factor. Row (B) shrinks $d_k$ with the factor on, so it says nothing about scaling, though it is sometimes read that way.
 #
-# **The typical query, not every query.** The laboratory plots the *median* of the Jacobian norm. Its *mean* falls far more slowly, about as $1/\sqrt{d_k}$: now and then the two best keys are nearly tied, and such a query still learns. Saturation does not stop all learning. It leaves it to a lucky few.
+# **The typical query, not every query.** The laboratory plots the *median* of the Jacobian norm. Its *mean* falls far more slowly, about as $1/\sqrt{d_k}$: now and then the two best keys are nearly tied, and such a query still learns. So saturation does not stop all learning: it confines it to a few queries.
 
 # %%
 print("Jacobian norm without the factor      median      mean   mean · √d_k")
@@ -704,7 +704,7 @@ print("ours: ", careful.tolist())
 # - The output is a convex combination of the values, whatever the order of the pairs.
 # - Dot products of independent unit-variance vectors have variance $d_k$: 4.03, 64.09 and 514.18 measured at 4, 64 and 512.
 # - A spread of 8 instead of 1 takes the largest of ten weights from 0.3935 to 0.9997. At $d_k = 512$ most queries have next to no gradient. With the factor, nothing depends on $d_k$.
-# - Additive attention and scaled dot products learn alike at every width we tried. Unscaled dot products keep up at $d_k = 4$ and fall behind at 256.
+# - Additive attention and scaled dot products learn alike at every width we tried. Unscaled dot products keep up at $d_k = 4$, fall behind at 64 and further at 256.
 #
 # ## Exercises
 #

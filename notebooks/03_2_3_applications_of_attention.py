@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 3.2.3 Applications of Attention in our Model
 #
-# The Transformer calls one function, multi-head attention, in three places. The places differ in two things only: where the queries, keys and values come from, and which connections a mask forbids. A wrong mask seldom raises an error. It trains, its loss looks fine, and the model is useless. So this chapter measures what each mask does, the wrong ones included.
+# The Transformer calls one function, multi-head attention, in three places. Each has weights of its own. Otherwise the places differ in two things only: where the queries, keys and values come from, and which connections a mask forbids. A wrong mask seldom raises an error. The model trains, its loss may look fine, and it may be useless. So this chapter measures what each mask does, the wrong ones included.
 
 # %%
 #| default_exp masks
@@ -140,7 +140,7 @@ memory_mask = src_mask  # (B, 1, 1, n): the keys are source positions
 print(tuple(src_mask.shape), tuple(tgt_mask.shape), tuple(memory_mask.shape))
 
 # %% [markdown]
-# Now the three uses, with the paper's words above each call. `weights` collects what every call attended to.
+# Now the three uses. The paper's words stand above the first and the third; those for the second stood above `causal_mask`. `weights` collects what every call attended to.
 
 # %%
 torch.manual_seed(0)
@@ -353,6 +353,10 @@ assert all(
     (influences[name].triu(1) > 0).sum() > 0
     for name in ("none", "transposed", "inverted", "one to the right (tril(1))")
 )
+assert all((influences[name].triu(1) > 0).sum() == m * (m - 1) // 2 for name in ("none", "transposed", "inverted"))
+ahead = influences["one to the right (tril(1))"]
+assert (ahead.diagonal(2) > 0).all() and ahead.triu(3).max() == 0.0  # two layers, two positions ahead
+assert influences["one to the left (tril(-1))"].triu(1).max() == 0.0
 
 # %% tags=["hide-input"]
 rows = [
@@ -510,7 +514,7 @@ assert with_bias(scores, none_allowed, -1e9) == [0.25] * 4
 assert transformer.masked_softmax(scores.half(), none_allowed).tolist() == [0.0] * 4
 
 # %% [markdown]
-# Where something is allowed, all agree. The harm is in the row with nothing to attend to. In half precision it is NaN. In single precision it is worse than NaN, because nobody sees it: adding $10^9$ wipes out the scores, and the query attends to all forbidden keys alike.
+# Where something is allowed, all agree. The harm is in the row with nothing to attend to. In half precision it is NaN. In single precision it is worse than NaN, because nobody sees it: adding $10^9$ wipes out the scores, and the query attends to all forbidden keys alike. Taking $-65504$, the lowest number that float16 has, does not help where two masks are added: their sum is $-\infty$ again.
 #
 # ### Two missing axes
 #
@@ -612,7 +616,7 @@ chart = (limit + lines).properties(title="On random tokens, a loss below ln 17 i
 chart
 
 # %% [markdown]
-# The dotted line is ln 17. The model with the mask settles on it. The model without falls far below: it reads the answer from the next input position. Its training and validation loss look splendid, and in use it does worse than guessing.
+# The dotted line is ln 17. The model with the mask settles on it. The model without falls far below: it reads the answer from the next input position. Its training loss looks excellent, and a validation loss computed in the same way would too. In use it does worse than guessing.
 #
 # ## The empty row
 #
@@ -670,10 +674,10 @@ assert difference < 1e-5
 # %% [markdown]
 # ## Unsaid by the paper
 #
-# - **Padding.** The paper speaks of illegal connections in the decoder only. `<pad>` appears in the pictures of its appendix. The authors' code (tensor2tensor) sets the embeddings of padding to zero and masks padded keys in all three uses.
+# - **Padding.** The paper speaks of illegal connections in the decoder only. `<pad>` appears in the pictures of its appendix. The authors' code (tensor2tensor) sets the embeddings of padding to zero and masks padded keys of the source. Its decoder's self-attention has the triangle alone, the row *causal only* above.
 # - **Minus infinity.** The paper says $-\infty$. The authors' code adds a bias of $-10^9$. In single precision the two agree unless a row is empty.
 # - **The start symbol.** The authors' code has none: it shifts the targets right by one zero vector. Most others put a token in front, as we do.
-# - **No mask at all in the fast path.** `Transformer.forward` passes no target mask. It asks the kernel for causal attention (`is_causal`), which on a GPU is faster than a mask tensor. The padding of targets needs no mask because it stands on the right, as the row *causal only* above shows.
+# - **No mask at all in the fast path.** `Transformer.forward` passes no target mask. It asks the kernel for causal attention (`is_causal`), which leaves a GPU free to take its fastest kernel. The padding of targets needs no mask because it stands on the right, as the row *causal only* above shows; [Section 3.6](03_6_the_full_model.py) checks it on `forward`.
 
 # %%
 with torch.no_grad():
@@ -682,14 +686,6 @@ with torch.no_grad():
     dense = model.decode(tgt_in, memory, tgt_mask, memory_mask)
 print("at real positions, largest difference below 1e-5:", (fast - dense)[real].abs().max().item() < 1e-5)
 assert (fast - dense)[real].abs().max() < 1e-5
-
-# %% [markdown]
-# ## The notebook and the module agree
-
-# %%
-assert torch.equal(transformer.causal_mask(7), causal_mask(7))
-assert torch.equal(transformer.padding_mask(src), padding_mask(src))
-print("same masks")
 
 # %% [markdown]
 # ## What we now know
@@ -721,3 +717,11 @@ def prefix_mask(size, prefix):
 print(prefix_mask(5, 2).int())
 reach = influence(prefix_mask(m, 3)) > 0  # which token reaches which output
 assert torch.equal(reach, prefix_mask(m, 3))
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+assert torch.equal(transformer.causal_mask(7), causal_mask(7))
+assert torch.equal(transformer.padding_mask(src), padding_mask(src))
+print("same masks")
