@@ -458,7 +458,7 @@ chart
 
 # %% [markdown]
 # The upper bars are batches in the order of the corpus: a quarter and more of their positions hold nothing. The lower
-# bars, grouped by length, stand near zero.
+# bars, grouped by length, stand near zero, with few exceptions.
 
 # %% [markdown]
 # ### Check it: every pair once, in an order that seed and epoch decide
@@ -492,8 +492,8 @@ assert widest <= 800
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* What does `tokenizer.encode("Apfelbaum")` give, and what `"Baumapfel"`? Which of the two is more
-#    pieces, and why?
+# 1. *Predict, then run.* Into which pieces does the tokenizer split `"Apfelbaum"`, and into which `"Baumapfel"`? Which of the
+#    two keeps a whole word as one piece, and why?
 # 2. Sort by the source's length first and the target's second. How much padding does each side have then?
 # 3. Byte-pair encoding by hand: from the words *low, lower, lowest, low*, make the first three merges on paper, then in
 #    code.

@@ -146,7 +146,8 @@ print(len(sources), "outputs are the same with and without the cache")
 # %% [markdown]
 # ## Check it: the batch changes nothing
 #
-# The eight sources have different lengths, so seven of them are padded. Each decodes alone as it did in the batch.
+# One of the eight sources is longer than the others, so seven of them are padded. Each decodes alone as it did in the
+# batch.
 
 # %%
 for source, output in zip(sources, outputs, strict=True):
@@ -179,8 +180,9 @@ chart = (
 chart
 
 # %% [markdown]
-# The vertical axis is logarithmic. At 100 tokens the upper line stands at 5,050 positions, the lower at 100. Attention
-# itself still looks back at all earlier keys; the cache saves projections and feed-forward networks.
+# The vertical axis is logarithmic. At 100 tokens the upper line stands at 5,050 positions, the lower at 100. The new
+# position still attends to all earlier keys. What the cache saves is the work of the positions before it: their
+# projections, their rows of attention, their feed-forward networks.
 
 # %% [markdown]
 # ## Unsaid by the paper
@@ -188,7 +190,7 @@ chart
 # * **How to decode fast.** The paper does not mention keeping keys and values. Generation without it does the same work
 #   again at every step.
 # * **"Terminate early when possible."** For greedy decoding this is plain: stop at the end token. For a beam it is not; the
-#   authors' code stops when no living hypothesis can still overtake the finished ones.
+#   authors' code stops when no living hypothesis can still overtake the worst of the finished ones.
 
 # %% [markdown]
 # ## What we now know

@@ -3,7 +3,7 @@
 #
 # The embedded corpus needs words that a reader can check by eye: what each means, how each changes its form, and which
 # ones make sense together. This page holds them, with the few rules of German that give a noun phrase and a verb
-# their endings. [The next page](A1_the_embedded_corpus.py) builds sentences from them.
+# their endings. [A1](A1_the_embedded_corpus.py) builds sentences from them.
 
 # %%
 #| default_exp lexicon

@@ -2,7 +2,7 @@
 # # A4 The Command Line
 #
 # `transformer` on the command line does what the module does, for people who have text in files and not in Python. Every
-# command has a help page with an example, and every error is one sentence.
+# command has a help page, and every error is one sentence.
 
 # %%
 #| default_exp cli
