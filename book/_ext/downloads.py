@@ -13,15 +13,15 @@ from chapters import is_notebook, read
 
 DIAGRAM = re.compile(r"(!\[[^\]]*\]\()\.\./(book/diagrams/[\w.-]+\.svg)(\))")
 CHAPTER = re.compile(r"(\]\((?:[\w.-]+))\.py((?:#[\w.-]+)?\))")
-EXTRA = "viz"  # the optional dependencies of the package that the notebooks draw with
+EXTRAS = "viz,score"  # the optional dependencies of the package that the notebooks draw and score with
 
 
 def requirement(root: Path, repository: str) -> str:
-    """What pip installs for the notebooks: the package, its extra, from the repository."""
+    """What pip installs for the notebooks: the package, its extras, from the repository."""
     path = root / "pyproject.toml"
     project = tomllib.loads(path.read_text(encoding="utf-8"))["project"] if path.exists() else {}
-    extra = f"[{EXTRA}]" if EXTRA in project.get("optional-dependencies", {}) else ""
-    return f"{project.get('name', 'transformer')}{extra} @ git+https://github.com/{repository}"
+    extras = f"[{EXTRAS}]" if "optional-dependencies" in project else ""
+    return f"{project.get('name', 'transformer')}{extras} @ git+https://github.com/{repository}"
 
 
 def first_cell(root: Path, repository: str):
@@ -29,7 +29,7 @@ def first_cell(root: Path, repository: str):
         return nbformat.v4.new_code_cell(f'%pip install --quiet "{requirement(root, repository)}"')
     return nbformat.v4.new_markdown_cell(
         "This notebook needs the book's `transformer` package. In a copy of the book's repository, run "
-        f"`python -m pip install '.[{EXTRA}]'`, then choose that Python as the kernel."
+        f"`python -m pip install '.[{EXTRAS}]'`, then choose that Python as the kernel."
     )
 
 
