@@ -19,6 +19,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 # %% [markdown]
+# ## Equation (2)
+#
 # > In addition to attention sub-layers, each of the layers in our encoder and decoder contains a fully connected feed-forward network, which is applied to each position separately and identically. This consists of two linear transformations with a ReLU activation in between.
 # >
 # > $$\mathrm{FFN}(x)=\max(0, xW_1 + b_1) W_2 + b_2$$

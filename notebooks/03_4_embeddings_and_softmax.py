@@ -145,7 +145,7 @@ for wrong in (ids.float(), torch.tensor([[4, 5]]), torch.tensor([3, 1]), torch.e
 # - **On the way in**, the vector is added to a positional encoding whose entries are sines and cosines, with root mean square $\sqrt{1/2}$. A token should be about as loud, so its entries should have standard deviation about 1.
 # - **On the way out**, the decoder's last layer normalization hands over a vector $h$ of $d_{\text{model}}$ entries with variance 1. The logit $h \cdot w$ sums $d_{\text{model}}$ products, so its variance is $d_{\text{model}}$ times that of an entry of $w$. For logits of variance 1 the entries need variance $1/d_{\text{model}}$.
 #
-# One matrix cannot have both scales, unless a factor stands between them. Below are the four combinations of two initialisations (PyTorch's default for `nn.Embedding` is standard deviation 1) and the factor, at $d_{\text{model}} = 512$.
+# One matrix cannot have both scales, unless a factor stands between them. Below are the four combinations of two initializations (PyTorch's default for `nn.Embedding` is standard deviation 1) and the factor, at $d_{\text{model}} = 512$.
 
 # %%
 d_model, vocabulary = 512, 4000
@@ -173,7 +173,7 @@ assert abs(inward - 1) < 0.02 and abs(outward - 1) < 0.02 and abs(loss - math.lo
 assert table[1.0, 1.0][2] > 5 * loss
 
 # %% [markdown]
-# Only the last row is right at both ends. With a standard deviation of 1, the logits spread by $\sqrt{512}$ and the untrained model is confident and wrong. With $d_{\text{model}}^{-0.5}$ and no factor, the token is a whisper beside its position. The wider the model, the worse:
+# Only the last row is right at both ends. With a standard deviation of 1, the logits spread by $\sqrt{512}$ and the untrained model is confident and wrong. With $d_{\text{model}}^{-0.5}$ and no factor, the token is small beside its position. The wider the model, the smaller:
 
 # %% tags=["hide-input"]
 widths = [16, 32, 64, 128, 256, 512, 1024]
@@ -221,7 +221,7 @@ chart
 #
 # A model that knew nothing and said so would give every token the probability $1/V$, and its loss would be $\ln V$. An untrained Transformer is a little worse, by one half. The half can be derived.
 #
-# 1. The decoder ends with a layer normalization, so $h$ has exactly $\lVert h \rVert^2 = d_{\text{model}}$.
+# 1. The decoder ends with a layer normalization whose gain is still 1 and whose bias is still 0, so $\lVert h \rVert^2 = d_{\text{model}}$ (but for its $\epsilon$).
 # 2. The entries of a row $w_v$ are drawn from $N(0, 1/d_{\text{model}})$. A sum of independent normal numbers is normal: $z_v = h \cdot w_v \sim N(0, \lVert h \rVert^2 / d_{\text{model}}) = N(0, 1)$.
 # 3. The loss on the answer $y$ is $\ln \sum_v e^{z_v} - z_y$. The second term is 0 on average.
 # 4. The sum has $V$ terms, so it is close to $V \cdot \mathrm{E}[e^z]$. Completing the square, $z - z^2/2 = \tfrac12 - (z-1)^2/2$, gives
@@ -356,7 +356,7 @@ assert (parts["output"] != 0).any(dim=1).all()
 assert torch.equal((parts["source embedding"] != 0).any(dim=1).nonzero()[:, 0], src.unique())
 
 # %% [markdown]
-# Sharing needs one vocabulary. The paper's byte-pair encoding covers both languages together, so an id means the same on both sides. Two vocabularies cannot be tied, and the configuration says so.
+# Sharing needs one vocabulary. The paper's byte-pair encoding of English–German covers both languages together, so an id means the same on both sides. Two vocabularies cannot be tied, and the configuration says so.
 
 # %%
 try:
@@ -450,20 +450,11 @@ for word in ("Katze", "Hund", "cat", "black", "ist"):
 # %% [markdown]
 # ## Unsaid by the paper
 #
-# - **The reason for the factor.** The paper gives none. Section 3.4 only states it. That the factor makes tokens as loud as positions, or that it undoes a small initialisation, is a reading of later authors, and of this chapter.
-# - **The initialisation.** The paper states none either. The authors' code draws embeddings with standard deviation $d_{\text{model}}^{-0.5}$, and so do fairseq and this book.
+# - **The reason for the factor.** The paper gives none. Section 3.4 only states it. That the factor makes tokens as loud as positions, or that it undoes a small initialization, is a reading of later authors, and of this chapter.
+# - **The initialization.** The paper states none either. The authors' code draws embeddings with standard deviation $d_{\text{model}}^{-0.5}$, and so do fairseq and this book.
 # - **Padding.** The authors' code sets the vectors of padding to zero. Here `<pad>` has a row like any token, and the masks of [Section 3.2.3](03_2_3_applications_of_attention.py) keep others from seeing it.
-# - **Sharing was not for ever.** The authors' code shares in `transformer_base`, but not in the settings of the big English–French model. The Annotated Transformer has it off by default.
+# - **Sharing is not everywhere.** The authors' code shares in `transformer_base`, but not in the settings of the big English–French model. The Annotated Transformer has it off by default.
 # - **A bias.** Our output has none: it is the matrix and nothing else.
-#
-# ## The notebook and the module agree
-
-# %%
-installed = transformer.TokenEmbedding(5, 4)
-installed.load_state_dict(tiny.state_dict())
-assert torch.equal(installed(ids), tiny(ids))
-assert torch.equal(installed.project(vectors), tiny.project(vectors))
-print("same vectors, same logits")
 
 # %% [markdown]
 # ## What we now know
@@ -491,3 +482,13 @@ other = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten()).item()
 own = logits.gather(-1, tgt_in[..., None]).mean().item()
 print(f"random answer {other:.1f}, input token {repeat:.1f}, expected {math.log(4000) + 0.5 - own:.1f}")
 assert abs(repeat - (math.log(4000) + 0.5 - own)) < 0.1
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+installed = transformer.TokenEmbedding(5, 4)
+installed.load_state_dict(tiny.state_dict())
+assert torch.equal(installed(ids), tiny(ids))
+assert torch.equal(installed.project(vectors), tiny.project(vectors))
+print("same vectors, same logits")

@@ -261,7 +261,7 @@ chart
 # >
 # > — Section 3.5
 #
-# The progression is geometric and begins at $2\pi$. It does not end at $10000 \cdot 2\pi$. The last pair has $i = d_{\text{model}}/2 - 1$, so its exponent is $(d_{\text{model}} - 2)/d_{\text{model}}$, one step short of 1. Ten thousand would be the wavelength of the first pair that is *not* there.
+# The progression is geometric and begins at $2\pi$. It does not end at $10000 \cdot 2\pi$. The last pair has $i = d_{\text{model}}/2 - 1$, so its exponent is $(d_{\text{model}} - 2)/d_{\text{model}}$, one step short of 1. $10000 \cdot 2\pi$ would be the wavelength of the first pair that is *not* there.
 
 
 # %%
@@ -422,7 +422,7 @@ chart
 # >
 # > — Section 3.5
 #
-# First the mechanics. Sinusoids go on: position 5000 is computed like any other. Learned vectors end at `max_len`, and our error says so. Within `max_len` lurks a quieter end: a position that no training sentence reached has received no gradient, and is still the random vector it was.
+# First the mechanics. Sinusoids go on: position 5000 is computed like any other. Learned vectors end at `max_len`, and our error says so. Within `max_len` there is a limit without an error: a position that no training sentence reached has received no gradient, and is still the random vector it was.
 
 # %%
 sinusoidal = SinusoidalPositionalEncoding(64)
@@ -440,7 +440,7 @@ print("positions with a gradient:", int(touched.sum()), "of", len(touched))
 assert touched[:16].all() and not touched[16:].any()
 
 # %% [markdown]
-# Now the hope. "May allow the model to extrapolate" is careful wording, and it is easy to test. One encoder layer learns to name the token *before* each token, a purely relative task, on sequences of 16. Then it reads sequences of 48. A third model has sinusoids too, and sees sequences of 16 that start at a random position.
+# "May allow the model to extrapolate" is careful wording, and a small test is easy. One encoder layer learns to name the token *before* each token, a purely relative task, on sequences of 16. Then it reads sequences of 48. A third model has sinusoids too, and sees sequences of 16 that start at a random position.
 
 # %%
 vocabulary, trained_length, long_length = 12, 16, 48
@@ -515,15 +515,15 @@ end = (
     .mark_rule(color="#7a7f87")
 )
 note = end.mark_text(align="left", dx=5, y=230, color="#7a7f87").encode(text="text:N")
-chart = (base + end + note).properties(title="Neither kind extrapolates by itself", width=460, height=240)
+chart = (base + end + note).properties(title="Trained on 16 positions, neither kind extrapolates", width=460, height=240)
 chart
 
 # %% [markdown]
-# Both kinds solve the task and both fail right after the last trained position. The sinusoidal model *has* encodings there, and a linear map that would serve them exists. But training on 16 positions does not single that map out. Trained at random starting positions, the same function with sequences no longer than before answers most of the 48 positions, least at both ends, which it saw least often. What was missing is training, not the encoding.
+# Both kinds solve the task and both fail right after the last trained position. The sinusoidal model *has* encodings there, and a linear map that would serve them exists. But training on 16 positions does not single that map out. Trained at random starting positions, the same function with sequences no longer than before answers most of the 48 positions, least at both ends, which it saw least often. In this test, what was missing is training, not the encoding.
 #
 # ## Check it: why the table is computed in double precision
 #
-# At position 100,000 an angle in single precision is off by as much as the spacing of float32 numbers of that size.
+# At position 100,000 an angle in single precision can be off by about the spacing of float32 numbers of its size.
 
 # %%
 position = 100_000
@@ -573,17 +573,6 @@ assert swapped < 0.5
 # - **The causal mask knows an order.** A decoder is not blind without positions: its first position sees one token, its second two. The exercise below shows it.
 # - **Where the sum is scaled.** The embedding is multiplied by $\sqrt{d_{\text{model}}}$ before the sum, the encoding is not; see [Section 3.4](03_4_embeddings_and_softmax.py).
 # - **The initial size of learned positions** is not given. We draw them with standard deviation $d_{\text{model}}^{-0.5}$, the scale of the embedding matrix.
-#
-# ## The notebook and the module agree
-
-# %%
-assert torch.equal(transformer.sinusoids(300, 64, start=7), sinusoids(300, 64, start=7))
-x = torch.randn(2, 300, 64)
-assert torch.equal(transformer.SinusoidalPositionalEncoding(64)(x, start=3), sinusoidal(x, start=3))
-installed = transformer.LearnedPositionalEncoding(48, 64)
-installed.load_state_dict(learned.state_dict())
-assert torch.equal(installed(x[:, :40], start=8), learned(x[:, :40], start=8))
-print("same encodings")
 
 # %% [markdown]
 # ## What we now know
@@ -618,3 +607,15 @@ for n_layers in (1, 2):
     moved = (outputs[0] - outputs[1]).abs().max().item()
     print(n_layers, "layer(s): the last output", "moves" if moved > 1e-3 else "stays")
     assert (moved > 1e-3) == (n_layers == 2)
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+assert torch.equal(transformer.sinusoids(300, 64, start=7), sinusoids(300, 64, start=7))
+x = torch.randn(2, 300, 64)
+assert torch.equal(transformer.SinusoidalPositionalEncoding(64)(x, start=3), sinusoidal(x, start=3))
+installed = transformer.LearnedPositionalEncoding(48, 64)
+installed.load_state_dict(learned.state_dict())
+assert torch.equal(installed(x[:, :40], start=8), learned(x[:, :40], start=8))
+print("same encodings")

@@ -845,8 +845,8 @@ for norm_order in ("post", "pre"):
 # ## Check it: no mask tensor in training
 #
 # `forward` hides later positions with a flag, `is_causal=True`, and builds no mask for the target. A mask tensor keeps
-# GPUs off their fast kernels. That is safe as long as targets are padded on the right: a real position then stands
-# before all padding, and what hides the future hides the padding too.
+# GPUs off their fastest attention kernels. To leave it out is safe as long as targets are padded on the right: a real
+# position then stands before all padding, and what hides the future hides the padding too.
 
 # %%
 torch.manual_seed(0)
@@ -921,19 +921,6 @@ print("a sentence alone and in a batch: equal; a source of padding only: finite,
 # - **Dropout.** Only where Section 5.4 puts it: on sub-layer outputs and on the sums of embeddings and positions. The
 #   authors' later defaults have it on attention weights and inside the feed-forward network too.
 # - **Starting values.** tensor2tensor draws weights with `uniform_unit_scaling`. Ours are Glorot's.
-#
-# ## The notebook and the module agree
-#
-# What this notebook defines is what `import transformer` gives.
-
-# %%
-torch.manual_seed(0)
-ours = Transformer(tiny).eval()
-theirs = transformer.Transformer(transformer.TransformerConfig.from_json(tiny.to_json())).eval()
-theirs.load_state_dict(ours.state_dict())
-assert theirs is not ours and type(theirs) is not type(ours)
-assert torch.equal(ours(src, tgt_in), theirs(src, tgt_in))
-print("equal logits from", type(ours).__module__, "and", type(theirs).__module__)
 
 # %% [markdown]
 # ## What we now know
@@ -964,3 +951,17 @@ print("equal logits from", type(ours).__module__, "and", type(theirs).__module__
 untied = count_without_memory(TransformerConfig.base(tie_embeddings=False))
 assert untied == 63_082_496 + 2 * 37_000 * 512  # two more matrices of V rows
 print(f"base, untied: {untied:,}")
+
+# %% [markdown]
+# ## The notebook and the module agree
+#
+# What this notebook defines is what `import transformer` gives.
+
+# %%
+torch.manual_seed(0)
+ours = Transformer(tiny).eval()
+theirs = transformer.Transformer(transformer.TransformerConfig.from_json(tiny.to_json())).eval()
+theirs.load_state_dict(ours.state_dict())
+assert theirs is not ours and type(theirs) is not type(ours)
+assert torch.equal(ours(src, tgt_in), theirs(src, tgt_in))
+print("equal logits from", type(ours).__module__, "and", type(theirs).__module__)
