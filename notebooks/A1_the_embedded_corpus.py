@@ -192,7 +192,7 @@ class _Author(_Draft):
     def adjective(self, noun: Noun, avoid: Collection[str] = ()) -> str:
         """Choose an adjective, or mostly none."""
         name = self.pick(_adjectives(noun, self.with_reserved)) if self.random() < 0.3 else ""
-        if name in avoid:
+        if not name or name in avoid:
             return ""
         self.note(name, noun)
         return name

@@ -1,5 +1,5 @@
 # Exported from notebooks/A1_the_embedded_corpus.py, Appendix A1; edit that file, not this one.
-# sha256 of what follows: 0827f8e0920e05ff
+# sha256 of what follows: 3fa4167739721272
 """The Embedded Corpus (Appendix A1)."""
 
 import random
@@ -183,7 +183,7 @@ class _Author(_Draft):
     def adjective(self, noun: Noun, avoid: Collection[str] = ()) -> str:
         """Choose an adjective, or mostly none."""
         name = self.pick(_adjectives(noun, self.with_reserved)) if self.random() < 0.3 else ""
-        if name in avoid:
+        if not name or name in avoid:
             return ""
         self.note(name, noun)
         return name
