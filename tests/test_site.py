@@ -66,7 +66,7 @@ def test_pictures_have_words(page: str) -> None:
     silent += [str(svg)[:200] for svg in soup.select("main svg") if not svg.get("aria-label", "").strip()]
     silent += [str(image)[:200] for image in soup.select(".cell_output img") if len(image.get("alt", "")) < 12
                or image["alt"].endswith(".png")]  # fmt: skip
-    assert not silent, "give alternative text (mystnb={\"image\": {\"alt\": …}})"
+    assert not silent, 'give alternative text (mystnb={"image": {"alt": …}})'
 
 
 @each_page

@@ -22,10 +22,13 @@ def specification(html: str) -> dict:
 
 
 def title(spec: dict) -> str:
-    """The chart's title as plain text."""
+    """The chart's title, or that of its first part that has one, as plain text."""
     told = spec.get("title", "")
     text = told.get("text", "") if isinstance(told, dict) else told
-    return " ".join(text) if isinstance(text, list) else str(text)
+    text = " ".join(text) if isinstance(text, list) else str(text)
+    parts = [part for kind in ("layer", "hconcat", "vconcat", "concat") for part in spec.get(kind, [])]
+    parts += [spec["spec"]] if isinstance(spec.get("spec"), dict) else []
+    return text or next(filter(None, map(title, parts)), "")
 
 
 def embed(spec: dict, name: str) -> str:
