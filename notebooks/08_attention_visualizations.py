@@ -275,7 +275,7 @@ def attention_chart(
             "layer": j,
             "head": k,
             "columns": len(columns),
-            "weight": [round(value, 3) for value in weights[j, k].flatten().tolist()],
+            "thousandths": (1000 * weights[j, k]).round().int().flatten().tolist(),  # short: most are 0
         }
         for i, (weights, _, columns) in enumerate(parts)
         for j in range(n_layers)
@@ -293,9 +293,13 @@ def attention_chart(
     return (
         alt.Chart(alt.Data(values=values))
         .transform_filter("datum.sentence == sentence && datum.layer == layer && datum.head == head")
-        .transform_flatten(["weight"])
+        .transform_flatten(["thousandths"])
         .transform_window(index="row_number()")
-        .transform_calculate(row="floor((datum.index - 1) / datum.columns)", column="(datum.index - 1) % datum.columns")
+        .transform_calculate(
+            weight="datum.thousandths / 1000",
+            row="floor((datum.index - 1) / datum.columns)",
+            column="(datum.index - 1) % datum.columns",
+        )
         .transform_calculate(query="row_tokens[sentence][datum.row]", key="column_tokens[sentence][datum.column]")
         .mark_rect()
         .encode(
