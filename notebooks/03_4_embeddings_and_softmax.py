@@ -37,7 +37,7 @@ import altair as alt
 # >
 # > — Section 3.4
 #
-# Reference [30] of the paper is Press and Wolf, who tied input and output embeddings of language models. So there is one matrix of shape (V, d_model). `forward` looks tokens up in it and scales them. `project` compares a hidden state with every row of it, unscaled. The matrix is drawn with standard deviation $d_{\text{model}}^{-0.5}$.
+# Reference [30] of the paper is Press and Wolf, who tied input and output embeddings of language models. So there is one matrix of shape (V, d_model). `forward` looks tokens up in it and scales them. `project` compares a hidden state with every row of it, unscaled. We draw the matrix with standard deviation $d_{\text{model}}^{-0.5}$; the paper does not say how.
 
 
 # %%
