@@ -294,7 +294,9 @@ assert batch.tgt_in[:, 1:shorter].equal(batch.tgt_out[:, : shorter - 1])  # one 
 #
 # A batch is as wide as its longest sentence; all else is padding. `TokenBatches` shuffles the pairs, sorts them by
 # length, cuts them into batches of about equally many tokens and shuffles the batches. Shuffling before sorting lets a
-# sentence meet others of its length in every epoch.
+# sentence meet others of its length in every epoch. A pair has two lengths. The longer one counts first, since it is what
+# must fit; among pairs of one such length the difference rises, and falls among those of the next, so that no batch spans
+# a jump.
 
 
 # %%
@@ -354,7 +356,7 @@ class TokenBatches:
         shuffle = random.Random(f"{self.seed} {epoch}")
         order = list(range(len(self.pairs)))
         shuffle.shuffle(order)  # first, so that pairs of equal length meet others in every epoch
-        order.sort(key=lambda i: (len(self.pairs[i][1]), len(self.pairs[i][0])))
+        order.sort(key=lambda i: _shape(*self.pairs[i]))
         batches: list[list[int]] = [[]]
         longest = 0
         for i in order:
@@ -365,6 +367,14 @@ class TokenBatches:
             batches[-1].append(i)
         shuffle.shuffle(batches)
         return batches
+
+
+# %%
+#| export
+def _shape(source: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
+    """A key that sorts pairs of like shape together: the longer side, then the difference, up and down in turn."""
+    longer = max(len(source), len(target))
+    return longer, (len(source) - len(target)) * (-1) ** longer
 
 
 # %%
@@ -494,7 +504,7 @@ assert widest <= 800
 #
 # 1. *Predict, then run.* Into which pieces does the tokenizer split `"Apfelbaum"`, and into which `"Baumapfel"`? Which of the
 #    two keeps a whole word as one piece, and why?
-# 2. Sort by the source's length first and the target's second. How much padding does each side have then?
+# 2. Sort by the target's length first and the source's second. How much padding is there then?
 # 3. Byte-pair encoding by hand: from the words *low, lower, lowest, low*, make the first three merges on paper, then in
 #    code.
 

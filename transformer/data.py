@@ -1,5 +1,5 @@
 # Exported from notebooks/05_1_training_data_and_batching.py, Section 5.1; edit that file, not this one.
-# sha256 of what follows: 37d1fff075ea49de
+# sha256 of what follows: 5e8c0e78005ecf84
 """Training Data and Batching (Section 5.1)."""
 
 import dataclasses
@@ -274,7 +274,7 @@ class TokenBatches:
         shuffle = random.Random(f"{self.seed} {epoch}")
         order = list(range(len(self.pairs)))
         shuffle.shuffle(order)  # first, so that pairs of equal length meet others in every epoch
-        order.sort(key=lambda i: (len(self.pairs[i][1]), len(self.pairs[i][0])))
+        order.sort(key=lambda i: _shape(*self.pairs[i]))
         batches: list[list[int]] = [[]]
         longest = 0
         for i in order:
@@ -285,6 +285,12 @@ class TokenBatches:
             batches[-1].append(i)
         shuffle.shuffle(batches)
         return batches
+
+
+def _shape(source: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
+    """A key that sorts pairs of like shape together: the longer side, then the difference, up and down in turn."""
+    longer = max(len(source), len(target))
+    return longer, (len(source) - len(target)) * (-1) ** longer
 
 
 def padding_share(batches: Iterable[Batch]) -> float:
