@@ -1,5 +1,5 @@
 # Exported from notebooks/A1a_the_words.py, Appendix A1a; edit that file, not this one.
-# sha256 of what follows: 537c2b7c149caa5f
+# sha256 of what follows: 300af3e1104efc54
 """The Words of the Corpus (Appendix A1a)."""
 
 import re
@@ -102,8 +102,8 @@ acc|person|in under with|eat ate eaten = essen isst aß gegessen: food;
 acc|animal|in under|eat ate eaten = fressen frisst fraß gefressen: food;
 acc|person animal|in under|drink drank drunk = trinken trinkt trank getrunken: drink;
 acc|animal|in|chase = jagen: animal, bite bit bitten = beißen beißt biss gebissen: person animal;
-acc|person animal|in|see saw seen = sehen sieht sah gesehen: person animal way place vehicle plant,
-  find found found = finden findet fand gefunden: thing clothes food;
+acc|person animal||see saw seen = sehen sieht sah gesehen: person animal way place vehicle plant;
+acc|person animal|in|find found found = finden findet fand gefunden: thing clothes food;
 acc|person|in under behind|look_for = suchen: thing clothes animal;
 acc|person|for|buy bought bought = kaufen: house clothes vehicle thing furniture food drink flower,
   open = auf-machen: opening box letter bag, tidy = auf-räumen: kitchen cellar room barn house;
