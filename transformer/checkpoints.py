@@ -1,5 +1,5 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: e015d499ad18c42b
+# sha256 of what follows: 9af6b45c0eb9a0f2
 """Checkpoints (Appendix A3)."""
 
 import json
@@ -102,11 +102,11 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         config = TransformerConfig.from_json(json.dumps(description))
         expected = _shapes(config, at_most=len(weights))
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: no tensor can be as large as that
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0][:300]
         raise ValueError(f"{directory / CONFIG_FILE} describes no model that fits the weights: {reason}") from error
     found = {name: tuple(value.shape) for name, value in weights.items()}
     if found != expected:
-        name = next(name for name in [*expected, *found] if found.get(name) != expected.get(name))
+        name = next(name for name in [*expected, *sorted(found)] if found.get(name) != expected.get(name))
         raise ValueError(
             f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
             f"configuration asks for {expected.get(name)}. The two files come from different models."
