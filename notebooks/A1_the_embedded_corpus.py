@@ -4,9 +4,28 @@
 # A small grammar writes English–German sentence pairs together with their true word alignment.
 # Every model in this book that translates was trained on these pairs, so nothing has to be downloaded, and every
 # question about what a trained model does has a known answer to compare with.
+#
+# The paper trained on millions of sentences that people had translated. Such text is what a translator is for, and a poor
+# instrument for looking inside one: nobody knows which word translates which, several translations are right, and a day on
+# a graphics card separates the question from the answer. Here the grammar knows. It can say what *it* means, which noun
+# decides the ending of an adjective, and how far from its English word a German verb must move.
+#
+# German is a good second language for this. Its rules reach far: the verb of a subordinate clause goes to the end, a prefix
+# leaves its verb, and a pronoun takes the gender of a noun that stands ten words before.
 
 # %%
 #| default_exp corpus
+
+# %%
+import itertools
+import textwrap
+from collections import Counter
+
+import altair as alt
+
+import transformer
+
+transformer.check_version("0.1")
 
 # %%
 #| export
@@ -25,6 +44,10 @@ from transformer.lexicon import (
 
 # %% [markdown]
 # ## A sentence pair
+#
+# The words come from [A1a](A1a_the_words.py). A pair holds the words of both sides, the links between them, and the names
+# of the phenomena that it shows. For a sentence with "it", three more numbers say where "it" stands, what it means, and
+# which other noun it could be taken for.
 
 # %%
 #| export
@@ -62,6 +85,10 @@ def words(text: str) -> list[str]:
 
 # %% [markdown]
 # ## What only the split "compositional" puts together
+#
+# Some adjectives never meet some nouns in training, and some verbs never meet some objects, though each word is met often
+# in other company. A hash of the two words chooses them. A model that has learned rules will not mind; a model that
+# has learned phrases will.
 
 # %%
 #| export
@@ -82,7 +109,11 @@ def _adjectives(noun: Noun, with_reserved: bool) -> list[str]:
             if noun in nouns and (with_reserved or not reserved(name, noun.english))]
 
 # %% [markdown]
-# ## Tables
+# ## When, and why not
+#
+# Adverbs belong to tenses. The second table says what can keep someone from doing something. For "The dog did not eat
+# the apple because it was too …" it offers *sour*, which only apples are, and *tired*, which only dogs are. So exactly
+# one noun can be meant, and the reader of the sentence sees which.
 
 # %%
 #| export
@@ -117,6 +148,9 @@ _HINDERED = {"two": [row for row in _ROWS if row[1] and row[2] and _ANIMALS[0] i
 
 # %% [markdown]
 # ## The author
+#
+# English is written first, phrase by phrase. Each phrase remembers where its English begins. Then the same phrases are put
+# in German order, and the links come along.
 
 # %%
 #| export
@@ -169,6 +203,9 @@ class _Draft:
         self.shows |= {"inversion"} if fronted else set() if main else {"subordinate"}
         return [subject_at + len(subject.english) - 1, *(at + len(o.english) - 1 for o, at in zip(objects, objects_at))]
 
+
+# %% [markdown]
+# The author decides what to say. Every decision is a random number, and the sentence is a pure function of them.
 
 # %%
 #| export
@@ -366,6 +403,9 @@ class _Author(_Draft):
 
 # %% [markdown]
 # ## The streams
+#
+# A sentence belongs to one split by what it is: its length, its reserved pairs, or a hash of its words. So no stream of any
+# seed can bring a test sentence into training.
 
 # %%
 #| export
@@ -403,3 +443,241 @@ def vocabulary() -> tuple[str, ...]:
     known += [f"{noun.english} {noun.plural}" for noun in NOUNS]
     known += [pair.partition("=")[0] for pairs in _ADVERBS.values() for pair in pairs.split(", ")]
     return tuple(sorted({*" ".join(known).split()}))
+
+# %% [markdown]
+# ## See it
+#
+# Four pairs of each split:
+
+# %%
+for split in SPLITS:
+    print(split)
+    for pair in itertools.islice(embedded_corpus(split), 4):
+        print(textwrap.indent(textwrap.fill(f"{pair.source} = {pair.target}", 106, subsequent_indent="  "), "  "))
+
+# %% [markdown]
+# And two for each phenomenon, with its share of the training stream:
+
+# %%
+pairs = list(itertools.islice(embedded_corpus("train"), 10_000))
+shares = {name: sum(name in pair.phenomena for pair in pairs) / len(pairs) for name in PHENOMENA}
+for name, share in shares.items():
+    print(f"{name} ({share:.0%})")
+    for pair in [pair for pair in pairs if name in pair.phenomena and len(pair.source_words) < 12][:2]:
+        print(f"    {pair.source} = {pair.target}")
+assert min(shares.values()) > 0.03
+
+# %% [markdown]
+# That a German main clause has its verb in second place is no phenomenon of its own: it is true of every sentence. Where the
+# adverb comes first, *inversion* shows it.
+#
+# ## The alignment, drawn
+#
+# Two sentences that differ in one English word. The German differs in two: the adjective, and the pronoun.
+
+# %%
+def famous():
+    """Find "The ... did not cross the street because it was too tired" in the stream, and the same with "wide"."""
+    found = {}
+    for pair in embedded_corpus("train", seed=18):
+        if pair.it and pair.source_words[2:8] == ("did", "not", "cross", "the", "street", "because"):
+            animal, why = pair.source_words[1], pair.source_words[pair.it[0] + 3]
+            found[animal, why] = pair
+            if (animal, "tired") in found and (animal, "wide") in found:
+                return found[animal, "tired"], found[animal, "wide"]
+
+
+tired, wide = famous()
+assert sum(a != b for a, b in zip(tired.source_words, wide.source_words)) == 1
+for pair in (tired, wide):
+    it, meant, other = pair.it
+    print(pair.source, "=", pair.target)
+    print(f"    it = {pair.source_words[meant]}, not {pair.source_words[other]}")
+
+# %%
+labels = {"labelLimit": 90, "ticks": False, "domain": False, "labelOverlap": False, "grid": True, "gridOpacity": 0.3, "tickBand": "extent"}
+
+
+def grid(pair, name):
+    """Draw one cell for every linked pair of words."""
+    m, n = len(pair.target_words), len(pair.source_words)
+    it = next(t for t, s in pair.alignment if s == pair.it[0])
+    links = {**dict.fromkeys(pair.alignment, "translates"), (it, pair.it[1]): "what it means"}
+    cells = [
+        {"t": t, "s": s, "German": pair.target_words[t], "English": pair.source_words[s], "link": links[t, s]}
+        for t, s in links
+    ]
+    return (
+        alt.Chart(alt.Data(values=cells))
+        .mark_rect(stroke="#888888", strokeWidth=0.3)
+        .encode(
+            x=alt.X("s:O", title=None, scale=alt.Scale(domain=list(range(n))), axis=alt.Axis(labelExpr=f"{name}_en[datum.value]", labelAngle=-90, orient="top", **labels)),
+            y=alt.Y("t:O", title=None, scale=alt.Scale(domain=list(range(m))), axis=alt.Axis(labelExpr=f"{name}_de[datum.value]", **labels)),
+            color=alt.Color(
+                "link:N",
+                scale=alt.Scale(domain=["translates", "what it means"], range=["#0072B2", "#E69F00"]),
+                legend=alt.Legend(title=None, orient="bottom"),
+            ),
+            tooltip=["German:N", "English:N", "link:N"],
+        )
+        .add_params(
+            alt.param(f"{name}_en", value=list(pair.source_words)), alt.param(f"{name}_de", value=list(pair.target_words))
+        )
+        .properties(width=14 * n, height=14 * m)
+    )
+
+
+chart = alt.hconcat(grid(tired, "tired"), grid(wide, "wide"), spacing=10).properties(
+    title="German words (rows) and the English words that they translate (columns)"
+)
+chart
+
+# %% [markdown]
+# The blue cells lie near the diagonal and leave it where German moves words: the verb goes to the end of the second clause.
+# The comma has an empty row, since English has none. The orange cell is no translation: it is the noun that
+# decides between *er*, *sie* and *es*. A model has to find it, and [the attention chapter](08_attention_visualizations.py)
+# looks whether ours does.
+#
+# ## Check it: one English sentence, one German sentence
+#
+# If a sentence had two translations, no model could be right all the time. Here are pairs of all splits,
+# from two seeds; a test of the module takes a million.
+
+# %%
+translation, home = {}, {}
+for seed, split in itertools.product((1, 2), SPLITS):
+    for pair in itertools.islice(embedded_corpus(split, seed), 6_000 if split == "train" else 1_000):
+        assert translation.setdefault(pair.source, pair.target) == pair.target
+        assert home.setdefault(pair.source, split) == split
+print(f"{len(translation):,} different sentences, each with one translation and in one split")
+
+# %% [markdown]
+# ## Check it: "it" agrees with what it means
+#
+# In half of these sentences two nouns of different gender are at hand, and the adjective fits only one of them.
+
+# %%
+counts = Counter()
+gender = {noun.german: noun.gender for noun in NOUNS}
+for pair in pairs:
+    if pair.it:
+        german = {s: pair.target_words[t] for t, s in pair.alignment}  # each of these three has one German word
+        it, meant, other = pair.it
+        assert german[it] == {"m": "er", "f": "sie", "n": "es"}[gender[german[meant]]]
+        assert other is None or gender[german[other]] != gender[german[meant]]
+        counts[german[it], "two candidates" if other is not None else "one"] += 1
+for (pronoun, candidates), count in sorted(counts.items()):
+    print(f"{pronoun:4} {candidates:15} {count}")
+two = sum(count for (_, candidates), count in counts.items() if candidates == "two candidates")
+assert 0.45 < two / sum(counts.values()) < 0.55
+
+# %% [markdown]
+# ## Check it: reserved pairs stay apart
+
+# %%
+known = {noun.english for noun in NOUNS}
+
+
+def described(pair):
+    """List adjectives with the noun that they stand before, which may be a compound."""
+    tokens = pair.source_words
+    for i, adjective in enumerate(tokens[:-2]):
+        if adjective in ADJECTIVES:
+            compound = f"{tokens[i + 1]} {tokens[i + 2]}"
+            noun = compound if compound in known else tokens[i + 1]
+            if noun in known:
+                yield adjective, noun
+
+
+in_training = {met for pair in pairs for met in described(pair)}
+compositional = itertools.islice(embedded_corpus("compositional"), 2_000)
+new = Counter(met for pair in compositional for met in described(pair) if reserved(*met))
+assert not any(reserved(*met) for met in in_training) and not in_training & set(new)
+print(f"{len(in_training)} adjective-noun pairs met in training, none of them reserved")
+print("new in compositional:", ", ".join(f"{adjective} {noun}" for adjective, noun in sorted(new)[:9]))
+
+# %% [markdown]
+# ## How long, and how many?
+
+# %%
+bars = [
+    {"split": split, "words": n, "share": count / 2_000}
+    for split in ("train", "long")
+    for n, count in Counter(len(pair.target_words) for pair in itertools.islice(embedded_corpus(split), 2_000)).items()
+]
+chart = (
+    alt.Chart(alt.Data(values=bars))
+    .mark_bar()
+    .encode(
+        x=alt.X("words:O", title="German words and punctuation marks", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("share:Q", title="share of its split", axis=alt.Axis(format="%", grid=False), stack=None),
+        color=alt.Color("split:N", scale=alt.Scale(domain=["train", "long"], range=["#0072B2", "#E69F00"]), legend=alt.Legend(orient="top", title=None)),
+        tooltip=["split:N", "words:O", alt.Tooltip("share:Q", format=".1%")],
+    )
+    .properties(width=480, height=180, title="The long sentences begin where training ends")
+)
+chart
+
+# %% [markdown]
+# The two humps meet but for a word or two: the limit is set on the English side. A model that has only seen the blue
+# lengths must use positions that it never trained for the orange ones.
+#
+# How many sentences are there? Count the simplest pattern alone: someone does something to something, in the past,
+# with "the" and at most one adjective each.
+
+# %%
+def phrases(noun):
+    return 1 + sum(noun in nouns for _, nouns in ADJECTIVES.values())
+
+
+patterns = sum(
+    phrases(subject) * phrases(thing) for verb in VERBS if verb.cases == ("acc",) for subject in verb.subjects for thing in verb.objects
+)
+mean = sum(len(pair.target_words) for pair in pairs) / len(pairs)
+print(f"{patterns:,} such clauses; joining two of them with 'and' gives {patterns**2:.1e}, most of them short enough")
+print(f"{len({pair.source for pair in pairs}):,} of {len(pairs):,} training pairs are different; {mean:.1f} German words on average")
+print(f"{len(vocabulary())} English word forms")
+assert patterns > 100_000 and 9 < mean < 13
+
+# %% [markdown]
+# ## What it is not
+#
+# It is not English or German as people use them. The words are few, nothing is said in two ways, nobody makes a mistake, and
+# who bites whom does not depend on the day before. A score near 100 on it says that a model has learned these rules, and
+# nothing about news or novels. What carries over is the machinery, and the habit of checking it against a known answer.
+# Real corpora come behind the same interface.
+#
+# ## What we now know
+#
+# - Every pair carries its alignment and its phenomena, and the German follows from the English alone.
+# - No sentence is in two splits, whatever the seeds.
+# - Half of the "it" sentences have two candidates of different gender; the adjective decides.
+# - `compositional` asks for known words in new company, `long` for more clauses than ever seen.
+#
+# ## Exercises
+#
+# 1. How far does a German word stand from the English word that it translates? Draw the distribution of $t - s$ over the
+#    links. Which phenomenon reaches farthest? (Solution below.)
+# 2. A translator that always says *es* for "it": how often is it right? And one that always takes the gender of the subject?
+# 3. Add a relative clause ("the dog that crossed the street"). Which tables change? What happens to the commas?
+# 4. Two English sentences may have the same German translation. Find a pair. Why is that no problem for training?
+# 5. Make a split that holds out a *phenomenon*: no compound in training, compounds only in the test. What should a model do?
+
+# %% tags=["hide-cell"]
+# Exercise 1: the mean distance of the farthest link, by phenomenon.
+for name in PHENOMENA:
+    reach = [max(abs(t - s) for t, s in pair.alignment) for pair in pairs if name in pair.phenomena]
+    print(f"{name:12} {sum(reach) / len(reach):.1f}")
+shifts = Counter(t - s for pair in pairs for t, s in pair.alignment)
+assert shifts.most_common(1)[0][0] == 0
+
+# %% [markdown]
+# ## The notebook and the module agree
+#
+# `transformer.embedded_corpus` is the function above, exported: the same seed gives the same sentences.
+
+# %%
+mine = [(pair.source, pair.target, pair.alignment) for pair in itertools.islice(embedded_corpus("test", seed=7), 50)]
+imported = [(pair.source, pair.target, pair.alignment) for pair in itertools.islice(transformer.embedded_corpus("test", seed=7), 50)]
+assert mine == imported
+print("the same fifty pairs")

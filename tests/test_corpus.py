@@ -52,12 +52,13 @@ def everything() -> Iterator[SentencePair]:
 
 GENDERS = {
     "m": """Mann Vater Bruder König Hund Vogel Fuchs Esel Fluss See Platz Garten Keller Wald Apfel Kuchen Käse
-        Apfelkuchen Kirschkuchen Nusskuchen Saft Tee Apfelsaft Kirschsaft Hut Mantel Wagen Ball Schlüssel Brief Korb Küchenschlüssel
-        Gartenschlüssel Tisch Stuhl Küchentisch Gartentisch Baum Apfelbaum Kirschbaum Nussbaum""",
+        Apfelkuchen Kirschkuchen Nusskuchen Saft Tee Apfelsaft Kirschsaft Hut Mantel Wagen Ball Schlüssel Brief
+        Korb Küchenschlüssel Gartenschlüssel Tisch Stuhl Küchentisch Gartentisch Baum Apfelbaum Kirschbaum
+        Nussbaum""",
     "f": """Frau Mutter Schwester Königin Katze Maus Kuh Ziege Straße Brücke Wiese Küche Schule Scheune Kirsche Nuss
         Karotte Milch Tür Küchentür Gartentür Jacke Kutsche Kiste Tasse Tasche Lampe Blume""",
-    "n": """Mädchen Kind Pferd Schwein Tier Feld Haus Zimmer Schloss Ei Brot Fleisch Wasser Fenster Tor Küchenfenster
-        Hemd Kleid Boot Auto Buch Bild Bett""",
+    "n": """Mädchen Kind Pferd Schwein Tier Feld Haus Zimmer Schloss Ei Brot Fleisch Wasser Fenster Tor
+        Küchenfenster Hemd Kleid Boot Auto Buch Bild Bett""",
 }
 GENDER = {noun: gender for gender, nouns in GENDERS.items() for noun in nouns.split()}
 PLURALS = """
@@ -87,15 +88,15 @@ NUMBER = {"two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six"
 STEM = {"teuer": "teur", "dunkel": "dunkl", "sauer": "saur", "müde": "müd"}
 PREPOSITION = {"in": "dat", "into": "acc", "over": "acc", "under": "dat", "behind": "dat", "with": "dat", "for": "acc"}
 GERMAN_PREPOSITIONS = {
-    ("in", "in"), ("im", "in"), ("in", "into"), ("ins", "into"), ("über", "over"), ("unter", "under"), ("hinter", "behind"),
-    ("mit", "with"), ("für", "for"),
-}  # fmt: skip
+    *[("in", "in"), ("im", "in"), ("in", "into"), ("ins", "into"), ("über", "over"), ("unter", "under")],
+    *[("hinter", "behind"), ("mit", "with"), ("für", "for")],
+}
 ADVERBS = {
-    "gestern", "später", "heute", "oft", "manchmal", "morgen", "jetzt", "bald", "letzte woche", "diese woche", "heute morgen",
-}  # fmt: skip
-MEANING = {
-    "because": "weil", "although": "obwohl", "while": "während", "if": "wenn", "that": "dass", "and": "und", "but": "aber",
-}  # fmt: skip
+    *["gestern", "später", "heute", "oft", "manchmal", "morgen", "jetzt", "bald"],
+    *["letzte woche", "diese woche", "heute morgen"],
+}
+MEANING = {"because": "weil", "although": "obwohl", "while": "während", "if": "wenn", "that": "dass"}
+MEANING |= {"and": "und", "but": "aber"}
 DATIVE_VERBS = {"help", "thank", "follow"}
 CONJUNCTIONS = {"because", "although", "while", "if", "that", "and", "but"}
 SUBORDINATE = {"weil", "obwohl", "während", "wenn", "dass"}
@@ -244,7 +245,7 @@ def test_strong_plural_weak_and_mixed_endings() -> None:
 
 
 def german_clauses(pair: SentencePair) -> Iterator[tuple[bool, list[int]]]:
-    """Yield the positions of the words of each German clause, without its conjunction; and whether it is a main clause."""
+    """Yield for each German clause whether it is a main clause, and where its words are, the conjunction left out."""
     here: list[int] = []
     main = True
     for t, word in enumerate(pair.target_words):
