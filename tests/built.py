@@ -64,9 +64,9 @@ def printed(notebook: nbformat.NotebookNode) -> list[str]:
         if cell.cell_type == "code":
             parts = []
             for output in cell.outputs:
-                if output.output_type == "stream":
+                if output.output_type == "stream":  # which may come in several pieces
                     parts.append(output.text)
                 elif "data" in output and not any(kind in output.data for kind in ("text/html", "image/png")):
-                    parts.append(output.data.get("text/plain", ""))
-            found.append(re.sub(r"0x[0-9a-f]{6,}", "0x…", "\n".join(parts)))
+                    parts.append(output.data.get("text/plain", "") + "\n")
+            found.append(re.sub(r"0x[0-9a-f]{6,}", "0x…", "".join(parts)))
     return found
