@@ -208,7 +208,7 @@ from transformer.model import Transformer, TransformerConfig, count_parameters
 from transformer.training import TrainingConfig, train
 
 N_PAIRS, VOCAB_SIZE, MAX_TOKENS, N_AVERAGED = 150_000, 1_500, 1_500, 5
-TRAINING = TrainingConfig(steps=1_300, warmup_steps=400, evaluate_every=50, device="cpu", progress=False)
+TRAINING = TrainingConfig(steps=1_500, warmup_steps=400, evaluate_every=50, device="cpu", progress=False)
 
 
 # %% tags=["recipe"]
