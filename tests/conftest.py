@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let torch use as many threads as TRANSFORMER_TEST_THREADS says; one is the fastest for tensors as small as ours."""
+    """Let torch use as many threads as TRANSFORMER_TEST_THREADS says; one is fastest for tensors this small."""
     torch.set_num_threads(int(os.environ.get("TRANSFORMER_TEST_THREADS", "1")))
 
 
