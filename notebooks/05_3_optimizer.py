@@ -459,7 +459,7 @@ print("equal rates and constants from", type(ours).__module__, "and", type(their
 #    function of the tokens seen?
 # 4. Replace Adam by plain gradient descent in `adam_by_hand`'s example. Which first step does it take from $x = 1$, and
 #    from $x = 100$?
-# 5. Run `python book/experiments/warmup.py` with `norm_order="pre"`. Does the difference remain?
+# 5. Set `norm_order` to `"pre"` in `book/experiments/warmup.py` and run it. Does the difference remain?
 
 # %% tags=["hide-cell"]
 # The rate rises as 1000 · w^-1.5 at update 1000 and falls as s^-0.5: equal at s = (w^1.5 / 1000)² = w³ / 10⁶.
