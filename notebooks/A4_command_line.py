@@ -126,8 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # %%
 #| export
 def _demo(options: argparse.Namespace) -> int:
-    # Pre-norm: it needs half the updates that post-norm needs here, and a demonstration should be short.
-    config = TransformerConfig(32, 32, d_model=64, n_layers=2, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
+    config = TransformerConfig(32, 32, d_model=64, n_layers=1, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
     torch.manual_seed(0)
     model = Transformer(config)
     print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 63a17780ea9b78c3
+# sha256 of what follows: ca28fdc773709ddf
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -92,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    # Pre-norm: it needs half the updates that post-norm needs here, and a demonstration should be short.
-    config = TransformerConfig(32, 32, d_model=64, n_layers=2, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
+    config = TransformerConfig(32, 32, d_model=64, n_layers=1, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
     torch.manual_seed(0)
     model = Transformer(config)
     print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")
