@@ -1,0 +1,267 @@
+"""Appendix A4: the command line."""
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import transformer
+from transformer import Tokenizer, Transformer, TransformerConfig, Translator, embedded_corpus
+from transformer.cli import main, make_parser
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "transformer", *map(str, arguments)]
+
+
+def run(*arguments, stdin=b"", **options):
+    return subprocess.run(command(*arguments), input=stdin, capture_output=True, timeout=300, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random model that can be read in no time. It writes nonsense, but never nothing."""
+    folder = tmp_path_factory.mktemp("model")
+    lines = [text for pair in itertools.islice(embedded_corpus(), 300) for text in (pair.source, pair.target)]
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(400, 400, d_model=16, n_layers=1, n_heads=2, d_ff=24))
+    Translator(model, Tokenizer.train(lines, 400)).save(folder)
+    return folder
+
+
+@pytest.fixture
+def translate(folder, monkeypatch, capfdbinary):
+    """`transformer translate` in this process: bytes in; exit code, lines out and messages back."""
+
+    def translate(stdin, *options):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii"))
+        code = main(["translate", "--model", str(folder), "--device", "cpu", *options])
+        out, err = capfdbinary.readouterr()
+        assert out == b"" or out.endswith(b"\n")
+        return code, out.decode("utf-8").split("\n")[:-1], err.decode("utf-8").splitlines()
+
+    return translate
+
+
+def expected(folder, lines):
+    return [text.replace("\n", " ") for text in Translator.from_pretrained(folder, "cpu").translate(lines)]
+
+
+# ---- help ----
+
+
+def parse(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        make_parser().parse_args(list(arguments))
+    out, err = capsys.readouterr()
+    return caught.value.code, out, err
+
+
+def test_help_for_all(capsys):
+    code, out, err = parse(capsys, "--help")
+    assert code == 0 and not err
+    for name in ("demo", "translate", "--version"):
+        assert name in out
+    for name in ("demo", "translate"):
+        code, text, err = parse(capsys, name, "--help")
+        assert code == 0 and not err
+        assert name in text and "--device" in text and len(text.splitlines()) > 5
+        assert max(map(len, text.splitlines())) <= 80 or "COLUMNS" in os.environ
+
+
+def test_help_and_version_from_outside():
+    done = run("--help")
+    assert done.returncode == 0 and not done.stderr
+    assert b"usage: transformer" in done.stdout and b"translate" in done.stdout
+
+
+def test_version(capsys):
+    assert parse(capsys, "--version") == (0, f"transformer {transformer.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["translat"], "invalid choice: 'translat'"),
+        (["translate", "--no-such-option"], "unrecognized arguments"),
+        (["translate", "file.txt"], "unrecognized arguments"),
+        (["demo", "--steps", "0"], "'0' is not a positive whole number"),
+        (["demo", "--steps", "-3"], "'-3' is not a positive whole number"),
+        (["demo", "--steps", "many"], "'many' is not a positive whole number"),
+        (["demo", "--steps", "1.5"], "'1.5' is not a positive whole number"),
+        (["demo", "--steps", "9" * 5000], "is not a positive whole number"),
+        (["demo", "--steps"], "expected one argument"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_wrong_usage(capsys, arguments, said):
+    code, out, err = parse(capsys, *arguments)
+    assert code == 2 and not out and said in err and "usage:" in err
+
+
+# ---- translate ----
+
+
+def test_one_line_per_line(translate, folder):
+    lines = ["The dog sleeps.", "", "  ", "The cat sees the old house.", "\t"]
+    code, out, err = translate("\n".join(lines).encode() + b"\n")
+    assert code == 0 and out == expected(folder, lines) and not err
+    assert out[0] and out[3] and out[1] == out[2] == out[4] == ""
+
+
+def test_more_lines_than_a_chunk(translate, folder):
+    lines = [f"The dog sees {n} houses." if n % 7 else "" for n in range(520)]
+    code, out, err = translate("\n".join(lines).encode())
+    assert code == 0 and out == expected(folder, lines) and not err
+
+
+@pytest.mark.parametrize(
+    ("stdin", "n"),
+    [
+        (b"", 0),
+        (b"\n", 1),
+        (b"\n\n", 2),
+        (b"The dog.", 1),
+        (b"The dog.\n", 1),
+        (b"The dog.\n\n", 2),
+        (b"\nThe dog.", 2),
+    ],
+)
+def test_the_final_newline(translate, stdin, n):
+    code, out, err = translate(stdin)
+    assert code == 0 and len(out) == n and not err
+
+
+def test_only_a_newline_ends_a_line(translate, folder):
+    """U+0085 stands inside lines of a well-known test set; the others are where str.splitlines() would cut."""
+    inside = [f"The dog{mark}sleeps." for mark in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\x00"]
+    inside.append("\x1b[31mThe dog\x1b[0m\x07")
+    code, out, err = translate("\n".join(inside).encode())
+    assert code == 0 and out == expected(folder, inside) and not err
+
+
+def test_carriage_returns_and_a_byte_order_mark(translate, folder):
+    plain = translate(b"The dog.\n\nThe cat.\n")
+    assert translate(b"\xef\xbb\xbfThe dog.\r\n\r\nThe cat.\r\n") == plain
+    inside = ["The dog.", "\ufeffThe cat."]  # only the very first is a mark
+    assert translate("\n".join(inside).encode())[1] == expected(folder, inside)
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"The d\xf6g.", b"\xed\xa0\x80", b"half \xe2\x80", b"\x80\x04\x95"])
+def test_what_is_not_utf8_gives_an_empty_line_and_its_number(translate, bad):
+    code, out, err = translate(b"The dog.\n" + bad + b"\nThe cat.\n")
+    assert code == 1 and len(out) == 3
+    assert out[0] and out[1] == "" and out[2]
+    assert len(err) == 1 and re.fullmatch(
+        r"transformer translate: line 2 is not text: .*UTF-8; mend its encoding\.", err[0]
+    )
+
+
+def test_what_is_too_long_gives_an_empty_line_and_its_number(translate):
+    lines = ["The dog."] * 300
+    lines[1] = lines[270] = "word " * 10_000
+    code, out, err = translate("\n".join(lines).encode())
+    assert code == 1 and [i for i, line in enumerate(out, 1) if not line] == [2, 271] and len(out) == 300
+    assert [line.partition(" has ")[0] for line in err] == [f"transformer translate: line {n}" for n in (2, 271)]
+
+
+def test_output_is_utf8_whatever_the_locale(folder):
+    lines = ["Straße 👍", "The dog."]
+    options = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+    stdin = "\n".join(lines).encode() + b"\n\xff\n"
+    done = run("translate", "--model", folder, "--device", "cpu", stdin=stdin, env={**os.environ, **options})
+    assert done.returncode == 1 and b"Traceback" not in done.stderr and b"line 3 is not text" in done.stderr
+    assert done.stdout.decode("utf-8").split("\n")[:2] == expected(folder, lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model", "no/such/folder"], "no/such/folder has no tokenizer.model; give a folder"),
+        (["--device", "bogus"], "device 'bogus' is unknown; use"),
+        (["--device", "cuda:99"], "device 'cuda:99' is not available"),
+    ],
+)
+def test_what_is_not_there(translate, options, said):
+    code, out, err = translate(b"The dog.\n", *options)
+    assert code == 1 and not out
+    assert len(err) == 1 and err[0].startswith("transformer translate: ") and re.search(said, err[0])
+
+
+def test_the_device_is_heeded_with_the_shipped_model_too(monkeypatch, capfdbinary):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The dog.\n")))
+    assert main(["translate", "--device", "bogus"]) == 1
+    assert b"device 'bogus' is unknown" in capfdbinary.readouterr().err
+
+
+def test_the_shipped_model_is_the_default():
+    pair = next(embedded_corpus("test", seed=5))
+    done = run("translate", stdin=f"{pair.source}\n\n".encode())
+    assert done.returncode == 0
+    assert done.stdout.decode() == transformer.load_toy_translator().translate([pair.source])[0] + "\n\n"
+    assert re.fullmatch(r"device \w+, chosen from .*\n", done.stderr.decode()), "which device, and nothing else"
+
+
+@pytest.fixture
+def started(folder):
+    """A process of `transformer translate` that has written its first lines and waits for more."""
+    code = "import signal, sys, transformer; signal.signal(signal.SIGINT, signal.default_int_handler); "  # if nohup
+    arguments = [sys.executable, "-c", code + "sys.exit(transformer.main())", "translate", "--model", folder]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*arguments, "--device", "cpu"], **pipes) as process:
+        process.stdin.write(b"The dog sleeps.\n" * 256)
+        process.stdin.flush()
+        assert process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_who_stops_reading_is_no_error(started):
+    started.stdout.close()  # as `| head -1` does
+    with contextlib.suppress(BrokenPipeError):
+        started.stdin.write(b"The dog sleeps.\n" * 512)
+        started.stdin.close()
+    assert started.stderr.read() == b"" and started.wait(60) == 141
+
+
+def test_interrupted(started):
+    time.sleep(0.2)  # let it write the other lines
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert err == b"transformer translate: interrupted\n" and started.returncode == 130
+
+
+# ---- demo ----
+
+
+def test_a_short_demo(capfd):
+    assert main(["demo", "--steps", "20", "--device", "cpu"]) == 0
+    out, err = capfd.readouterr()
+    assert "learns to copy" in out and "after 20 updates" in out and re.search(r"\d+ of 200 unseen", out)
+    assert out.count("given") == out.count("wrote") == 3
+    assert not err, "no progress bar where standard error is no terminal"
+
+
+def test_a_demo_on_no_device(capsys):
+    assert main(["demo", "--steps", "1", "--device", "bogus"]) == 1
+    assert capsys.readouterr().err.startswith("transformer demo: device 'bogus' is unknown")
+
+
+@pytest.mark.slow
+def test_the_whole_demo():
+    begun = time.perf_counter()
+    done = run("demo", "--steps", 500)
+    seconds = time.perf_counter() - begun
+    assert done.returncode == 0, done.stderr.decode()
+    copied = re.search(rb"(\d+) of 200 unseen sequences copied exactly", done.stdout)
+    assert int(copied[1]) >= 198
+    assert seconds < 60

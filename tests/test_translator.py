@@ -1,0 +1,274 @@
+"""Section 6.1: text in, text out."""
+
+import itertools
+import subprocess
+import sys
+import time
+from importlib.resources import files
+
+import pytest
+import torch
+
+import transformer
+from transformer import Tokenizer, Transformer, TransformerConfig, Translator, embedded_corpus, save_checkpoint
+from transformer.checkpoints import CONFIG_FILE, WEIGHTS_FILE, read_description
+from transformer.translator import TOKENIZER_FILE
+
+
+class Lively(Transformer):
+    """A random Transformer says one word for ever. A wild function of its logits makes it write, and end, at random."""
+
+    def output_projection(self, hidden):
+        return torch.sin(40 * super().output_projection(hidden))
+
+
+def make_model(n=400, kind=Lively, **changes):
+    torch.manual_seed(0)
+    sizes = {"src_vocab_size": n, "tgt_vocab_size": n, "d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24}
+    return kind(TransformerConfig(**{**sizes, **changes}))
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return list(itertools.islice(embedded_corpus("train"), 500))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pairs):
+    return Tokenizer.train((text for pair in pairs for text in (pair.source, pair.target)), 400)
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    """Random, in float64: what it writes is nonsense, but the same nonsense whatever the batch."""
+    return Translator(make_model().double(), tokenizer)
+
+
+def sentences(lengths):
+    """One of each number of words, cut from the corpus."""
+    words = " ".join(pair.source for pair in itertools.islice(embedded_corpus("test"), 50)).split()
+    return [" ".join(words[n : n + length]) for n, length in enumerate(lengths)]
+
+
+LENGTHS = (7, 1, 30, 4, 15, 1, 22, 10)
+
+# ---- batches ----
+
+
+def test_neither_batch_nor_company_nor_order_counts(translator):
+    lines = sentences(LENGTHS)
+    alone = [translator.translate([line])[0] for line in lines]
+    assert len(set(alone)) == len(alone) and all(alone), "else there is nothing to tell apart"
+    longest = max(len(translator.tokenizer.encode(line)) + 1 for line in lines)
+    for batch_tokens in (longest, longest + 1, 2 * longest, 150, 4000, 10**9):
+        assert translator.translate(lines, batch_tokens=batch_tokens) == alone
+    assert translator.translate(lines[::-1]) == alone[::-1]
+    assert translator.translate([lines[0], *lines, lines[0]]) == [alone[0], *alone, alone[0]]
+    assert translator.translate(line for line in lines) == alone, "any iterable will do"
+
+
+def test_no_batch_is_larger_than_asked_for(translator, monkeypatch):
+    import transformer.translator as module
+
+    sizes = []
+
+    def decode(model, src, *rest):
+        sizes.append((src.size(0), src.numel()))
+        return [[5]] * src.size(0)
+
+    monkeypatch.setattr(module, "greedy_decode", decode)
+    lines = sentences([1 + i % 30 for i in range(100)])
+    for batch_tokens in (120, 300, 4000):
+        sizes.clear()
+        assert translator.translate(lines, batch_tokens=batch_tokens) == [translator.tokenizer.decode([5])] * 100
+        assert sum(rows for rows, _ in sizes) == 100 and max(numel for _, numel in sizes) <= batch_tokens
+    assert len(sizes) <= 2, "room is used"
+
+
+def test_nothing_in_nothing_out(translator):
+    assert translator.translate([]) == []
+    assert translator.translate(["", " ", "\t \n", "\N{NO-BREAK SPACE}\u2028"]) == [""] * 4
+    line = sentences([5])[0]
+    assert translator.translate(["", line, "  ", line]) == ["", translator.translate([line])[0]] * 2
+
+
+ODD = [
+    "👩\u200d👩\u200d👧 👍🏽",
+    "a\x00b\x07\x1b[31mred\x1b[0m",
+    "\u202eשלום\u202c مرحبا",
+    "zero\u200bwidth\u200d",
+    "one\nline\r\nof\u2028many\x85breaks",
+    "ﬁ e\u0301 \ufeff \ufffd \U0010ffff",
+    "x" * 300,
+    "\u2581",
+]
+
+
+def test_any_text_gives_one_text_each(translator):
+    outputs = translator.translate(ODD)
+    assert len(outputs) == len(ODD) and all(isinstance(output, str) for output in outputs)
+    for output in outputs:
+        output.encode("utf-8")
+    assert outputs == [translator.translate([line])[0] for line in ODD]
+
+
+# ---- what cannot be translated ----
+
+
+@pytest.mark.parametrize("bad", ["word " * 10_000, "half a character: \ud83d", "\udcff"], ids=["long", "half", "byte"])
+def test_a_line_that_cannot_be_translated(translator, bad):
+    good = sentences([5, 9])
+    lines = ["", good[0], bad, good[1]]
+    said = r"line 3 (has [\d]+ tokens, more than 4000; split it|is not text: .*; mend its encoding)\."
+    with pytest.raises(ValueError, match=said):
+        translator.translate(lines)
+    expected = translator.translate(good)
+    assert translator.translate(lines, errors="empty") == ["", expected[0], "", expected[1]]
+
+
+def test_the_longest_line_that_fits(translator):
+    line = sentences([12])[0]
+    n = len(translator.tokenizer.encode(line)) + 1  # the end token needs room too
+    assert translator.translate([line], batch_tokens=n) == translator.translate([line])
+    with pytest.raises(ValueError, match=f"line 1 has {n} tokens, more than {n - 1}"):
+        translator.translate([line], batch_tokens=n - 1)
+
+
+def test_learned_positions_are_a_limit(tokenizer):
+    translator = Translator(make_model(positions="learned", max_len=12), tokenizer)
+    with pytest.raises(ValueError, match=r"line 2 has \d+ tokens, more than 12"):
+        translator.translate(["The dog.", "word " * 13])
+    lines = ["a a a", "b", "c d"]
+    assert len(translator.translate(lines)) == 3  # and the output may not run beyond them either
+
+
+@pytest.mark.parametrize("lines", ["The dog sleeps.", ""])
+def test_a_string_in_place_of_a_list(translator, lines):
+    with pytest.raises(TypeError, match="list of lines; put the one line into a list"):
+        translator.translate(lines)
+
+
+@pytest.mark.parametrize("line", [None, 3, b"bytes", ["nested"]])
+@pytest.mark.parametrize("errors", ["raise", "empty"])
+def test_a_line_that_is_no_string(translator, line, errors):
+    with pytest.raises(TypeError, match=f"must be a str, not {type(line).__name__}"):
+        translator.translate(["fine", line], errors=errors)
+
+
+@pytest.mark.parametrize("errors", ["ignore", "", None])
+def test_unknown_errors(translator, errors):
+    with pytest.raises(ValueError, match=r'choose "raise" or "empty"'):
+        translator.translate(["The dog."], errors=errors)
+
+
+# ---- files ----
+
+
+def test_saved_and_read_again(tokenizer, tmp_path):
+    translator = Translator(make_model(kind=Transformer), tokenizer)
+    translator.save(tmp_path / "run", scores={"exact": 0.0})
+    again = Translator.from_pretrained(tmp_path / "run", "cpu")
+    lines = sentences(LENGTHS)
+    assert again.translate(lines) == translator.translate(lines)
+    assert again.tokenizer.model == tokenizer.model and not again.model.training
+    assert read_description(tmp_path / "run")["about"] == {"scores": {"exact": 0.0}}
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE]
+    with pytest.raises(ValueError, match="device 'nonsense' is unknown"):
+        Translator.from_pretrained(tmp_path / "run", "nonsense")
+
+
+def test_a_model_in_training_mode_is_put_right(tokenizer):
+    model = make_model(dropout=0.5).train()
+    translator = Translator(model, tokenizer)
+    assert translator.translate(["The dog."]) == translator.translate(["The dog."])
+
+
+@pytest.mark.parametrize(
+    ("n", "changes", "said"),
+    [
+        (399, {}, "tokenizer has 400 pieces, the model reads 399 and writes 399"),
+        (401, {}, "tokenizer has 400 pieces, the model reads 401 and writes 401"),
+        (400, {"tgt_vocab_size": 500, "tie_embeddings": False}, "reads 400 and writes 500"),
+        (400, {"src_vocab_size": 500, "tie_embeddings": False}, "reads 500 and writes 400"),
+        (400, {"pad_id": 3, "eos_id": 0}, "padding, begin and end are 3, 1 and 0, the tokenizer's 0, 1 and 2"),
+    ],
+)
+def test_a_tokenizer_of_another_model(tokenizer, tmp_path, n, changes, said):
+    model = make_model(n, kind=Transformer, **changes)
+    with pytest.raises(ValueError, match=f"{said}; they do not belong together"):
+        Translator(model, tokenizer)
+    save_checkpoint(tmp_path, model)
+    (tmp_path / TOKENIZER_FILE).write_bytes(tokenizer.model)
+    with pytest.raises(ValueError, match="do not belong together"):
+        Translator.from_pretrained(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE])
+def test_a_missing_or_broken_file(tokenizer, tmp_path, name):
+    Translator(make_model(kind=Transformer), tokenizer).save(tmp_path)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: len(content) // 2 + 1])
+    with pytest.raises(ValueError, match=r"damaged|whole\?"):
+        Translator.from_pretrained(tmp_path, "cpu")
+    (tmp_path / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"has no {name}; give a folder"):
+        Translator.from_pretrained(tmp_path, "cpu")
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere has no .*; give a folder that holds a trained model"):
+        Translator.from_pretrained(tmp_path / "nowhere")
+
+
+# ---- the model that ships with the book ----
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return transformer.load_toy_translator()
+
+
+def test_the_shipped_model_is_small():
+    sizes = {file.name: len(file.read_bytes()) for file in (files("transformer") / "pretrained").iterdir()}
+    assert set(sizes) == {CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE}
+    assert sum(sizes.values()) <= 2_500_000
+    assert sum(parameter.numel() for parameter in transformer.load_toy_translator().model.parameters()) <= 1_200_000
+
+
+def test_the_shipped_model_loads_in_under_a_second(toy):
+    fastest = min(timed(transformer.load_toy_translator.__wrapped__) for _ in range(3))
+    assert fastest < 1
+    assert transformer.load_toy_translator() is toy, "loaded once"
+    assert next(toy.model.parameters()).device.type == "cpu" and not toy.model.training
+
+
+def timed(function):
+    begun = time.perf_counter()
+    function()
+    return time.perf_counter() - begun
+
+
+def test_the_shipped_model_translates(toy):
+    pairs = list(itertools.islice(embedded_corpus("test", seed=123), 300))
+    outputs = toy.translate([pair.source for pair in pairs])
+    wrong = [(p.source, p.target, output) for p, output in zip(pairs, outputs, strict=True) if output != p.target]
+    assert len(wrong) <= 15, wrong[:5]
+
+
+def test_the_shipped_model_gives_the_same_in_every_batch(toy):
+    lines = sentences(LENGTHS)
+    alone = [toy.translate([line])[0] for line in lines]
+    assert toy.translate(lines) == toy.translate(lines, batch_tokens=80) == alone
+
+
+def test_the_shipped_model_meets_odd_text(toy):
+    outputs = toy.translate([*ODD, "I love music.", "DOG", "the"])
+    assert len(outputs) == len(ODD) + 3 and all(isinstance(output, str) for output in outputs)
+
+
+def test_the_shipped_model_in_a_new_process(toy):
+    line = next(embedded_corpus("test", seed=5)).source
+    code = "import sys, transformer; print(ascii(transformer.load_toy_translator().translate([sys.argv[1]])))"
+    done = subprocess.run([sys.executable, "-c", code, line], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == ascii(toy.translate([line])), done.stderr
+    assert not done.stderr
