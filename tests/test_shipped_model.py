@@ -28,6 +28,11 @@ def test_what_made_it_is_written_down():
 
 
 def test_the_picture_is_of_this_model():
-    from picture import PICTURE, draw
+    from picture import PICTURE, SENTENCE, draw, signature
 
-    assert PICTURE.read_text(encoding="utf-8") == draw(), "run python book/tools/picture.py"
+    drawn = PICTURE.read_text(encoding="utf-8")
+    assert drawn.endswith(signature()), "run python book/tools/picture.py"
+    for word in SENTENCE.rstrip(".").split():
+        assert f">{word}</text>" in drawn
+    again = draw()
+    assert again.count("<path") == drawn.count("<path")

@@ -3,6 +3,7 @@
 Run it with `python book/tools/picture.py`; `make book` does when the model has changed.
 """
 
+import hashlib
 import itertools
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from transformer.corpus import embedded_corpus
 from transformer.translator import load_toy_translator
 from transformer.visualization import alignment_accuracy, attention_chart, look_at
 
-PICTURE = Path(__file__).resolve().parents[1] / "_static/attention.svg"
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE, WEIGHTS = ROOT / "book/_static/attention.svg", ROOT / "transformer/pretrained/model.safetensors"
 SENTENCE = "Yesterday the animal did not cross the street because it was too tired."
 GREY = "#6e7781"  # readable on white and on black
 
@@ -32,6 +34,11 @@ def draw() -> str:
     return vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=VEGALITE_VERSION.rpartition(".")[0])
 
 
+def signature() -> str:
+    """Names the weights that the picture is of; it stands at the end of the file."""
+    return f"<!-- drawn from weights with sha256 {hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()} -->\n"
+
+
 if __name__ == "__main__":
-    write_atomically(PICTURE, draw().encode())
+    write_atomically(PICTURE, f"{draw().rstrip()}\n{signature()}".encode())
     print(f"wrote {PICTURE.name}")
