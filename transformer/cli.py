@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: ca28fdc773709ddf
+# sha256 of what follows: f534567922096e5f
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -98,11 +99,17 @@ def _demo(options: argparse.Namespace) -> int:
     print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")
     batches = TokenBatches(copy_task(20_000, seed=1), max_tokens=1600)
     started = time.perf_counter()
-    records = train(
-        model,
-        batches,
-        TrainingConfig(steps=options.steps, warmup_steps=max(1, options.steps // 3), device=options.device),
-    )
+    last: deque[dict[str, torch.Tensor]] = deque(maxlen=5)
+
+    def keep(model: Transformer) -> dict[str, float]:
+        last.append({name: weights.clone() for name, weights in model.state_dict().items()})
+        return {}
+
+    warmup_steps = max(1, options.steps // 3)
+    training = TrainingConfig(options.steps, warmup_steps, evaluate_every=10, device=options.device)
+    records = train(model, batches, training, evaluate=keep)
+    # As in Section 6.1, the mean of the last five checkpoints: without it the last updates decide too much.
+    model.load_state_dict({name: torch.stack([w[name] for w in last]).mean(dim=0) for name in last[-1]})
     print(f"loss {records[-1].loss:.3f} after {options.steps} updates, {time.perf_counter() - started:.0f} s.")
     unseen = copy_task(200, seed=2)
     src = make_batch(unseen).src.to(next(model.parameters()).device)
