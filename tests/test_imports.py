@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "layers": {"multi_head", "feed_forward"},
     "model": {"masks", "embeddings", "positional_encoding", "layers", "multi_head", "feed_forward"},
     "complexity": {"model"},
+    "ledger": {"model"},
     "scoring": {"model"},
     "checkpoints": {"model"},
     "decoding": {"model", "masks"},

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: d487a90945a82fa3
+# sha256 of what follows: 234628feea27e688
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -42,12 +42,20 @@ __all__ = [
     "Batch",
     "pad",
     "make_batch",
+    "EncodedPairs",
     "TokenBatches",
     "padding_share",
     "copy_task",
     "TrainingConfig",
     "Record",
     "train",
+    "flops_by_part",
+    "forward_flops",
+    "batch_flops",
+    "Ledger",
+    "measure_peak",
+    "PAPER_TFLOPS",
+    "paper_cost",
     "make_adam",
     "noam_rate",
     "NoamScheduler",
@@ -140,12 +148,20 @@ _HOME = {
     "Batch": "data",
     "pad": "data",
     "make_batch": "data",
+    "EncodedPairs": "data",
     "TokenBatches": "data",
     "padding_share": "data",
     "copy_task": "data",
     "TrainingConfig": "training",
     "Record": "training",
     "train": "training",
+    "flops_by_part": "ledger",
+    "forward_flops": "ledger",
+    "batch_flops": "ledger",
+    "Ledger": "ledger",
+    "measure_peak": "ledger",
+    "PAPER_TFLOPS": "ledger",
+    "paper_cost": "ledger",
     "make_adam": "schedule",
     "noam_rate": "schedule",
     "NoamScheduler": "schedule",
@@ -213,6 +229,7 @@ _MODULES = (
     "embeddings",
     "feed_forward",
     "layers",
+    "ledger",
     "lexicon",
     "loss",
     "masks",
@@ -235,6 +252,7 @@ if TYPE_CHECKING:
     from transformer import embeddings as embeddings
     from transformer import feed_forward as feed_forward
     from transformer import layers as layers
+    from transformer import ledger as ledger
     from transformer import lexicon as lexicon
     from transformer import loss as loss
     from transformer import masks as masks
@@ -272,6 +290,7 @@ if TYPE_CHECKING:
         PAD_ID,
         UNKNOWN_ID,
         Batch,
+        EncodedPairs,
         TokenBatches,
         Tokenizer,
         copy_task,
@@ -283,6 +302,15 @@ if TYPE_CHECKING:
     from transformer.embeddings import TokenEmbedding
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
+    from transformer.ledger import (
+        PAPER_TFLOPS,
+        Ledger,
+        batch_flops,
+        flops_by_part,
+        forward_flops,
+        measure_peak,
+        paper_cost,
+    )
     from transformer.lexicon import (
         ADJECTIVES,
         BE,
