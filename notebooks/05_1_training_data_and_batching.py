@@ -27,7 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
@@ -38,6 +41,11 @@ PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2, 3
 #
 # > We trained on the standard WMT 2014 English-German dataset consisting of about 4.5 million sentence pairs. Sentences
 # > were encoded using byte-pair encoding, which has a shared source-target vocabulary of about 37000 tokens.
+# >
+# > — Section 5.1
+#
+# > For English-French, we used the significantly larger WMT 2014 English-French dataset consisting of 36M sentences and
+# > split tokens into a 32000 word-piece vocabulary.
 # >
 # > — Section 5.1
 #
@@ -177,7 +185,61 @@ def _utf8(text: object) -> bytes:
 
 
 # %% [markdown]
-# ### See it
+# ### See it: the same by hand
+#
+# A language of four words, each with the number of times it was seen. Every round counts all neighbours and joins the
+# most frequent pair. That is the whole algorithm.
+
+
+# %%
+def most_frequent_neighbours(words: dict[tuple[str, ...], int]) -> tuple[str, str]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for pieces, seen in words.items():
+        for pair in itertools.pairwise(pieces):
+            counts[pair] += seen
+    return max(counts, key=lambda pair: (counts[pair], pair))  # the pair itself decides a tie
+
+
+# %%
+def join(pieces: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    joined: list[str] = []
+    for piece in pieces:
+        if joined and (joined[-1], piece) == pair:
+            joined[-1] += piece
+        else:
+            joined.append(piece)
+    return tuple(joined)
+
+
+# %%
+def learn(words: dict[str, int], n_merges: int) -> list[tuple[str, str]]:
+    spelled = {tuple(word): seen for word, seen in words.items()}
+    merges = []
+    for _ in range(n_merges):
+        merges.append(most_frequent_neighbours(spelled))
+        spelled = {join(pieces, merges[-1]): seen for pieces, seen in spelled.items()}
+    return merges
+
+
+# %%
+merges = learn({"newer": 6, "lower": 2, "newest": 3, "slow": 1}, n_merges=5)
+for word in ("newer", "lowest", "slower"):
+    pieces = tuple(word)
+    for pair in merges:
+        pieces = join(pieces, pair)
+    print(word, "→", " ".join(pieces))
+print("merges:", ", ".join("+".join(pair) for pair in merges))
+
+# %% [markdown]
+# "lowest" and "slower" were never seen, and still come out as few pieces. A real learner does the same on millions of
+# words, with an index in place of counting everything again.
+
+# %%
+assert merges[0] == ("w", "e")  # in newer, lower and newest: 6 + 2 + 3 times
+assert "".join(pieces) == "slower" and len(pieces) < len("slower")
+
+# %% [markdown]
+# ### See it: the corpus
 #
 # The embedded corpus ([A1](A1_the_embedded_corpus.py)) stands in for WMT. Its vocabulary is small, so most words are
 # one piece.
@@ -228,7 +290,35 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.src.to(device), self.tgt_in.to(device), self.tgt_out.to(device))
+        return Batch(*(ids.to(device, non_blocking=True) for ids in (self.src, self.tgt_in, self.tgt_out)))
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Cut the batch, sorted by length, into parts of about equally many tokens.
+
+        Args:
+            parts: How many batches to make.
+
+        Returns:
+            So many batches, without columns of padding alone. A part that gets no pair holds one without target
+            tokens, which adds nothing to any loss.
+        """
+        if parts == 1:
+            return [self]
+        sources, targets = ((ids != PAD_ID).sum(dim=1).numpy(force=True) for ids in (self.src, self.tgt_out))
+        order = np.lexsort(_shape(sources, targets))
+        held = np.cumsum((sources + targets)[order])
+        middles = held - (sources + targets)[order] / 2
+        cuts = np.searchsorted(middles, held[-1] * np.arange(1, parts) / parts)
+        return [self._rows(rows) for rows in np.split(order, cuts)]
+
+    def _rows(self, rows: npt.NDArray[np.int64]) -> "Batch":
+        if not len(rows):
+            end, begin, nothing = (self.src.new_full((1, 1), token) for token in (EOS_ID, BOS_ID, PAD_ID))
+            return Batch(end, begin, nothing)
+        src, tgt_in, tgt_out = self.src[rows], self.tgt_in[rows], self.tgt_out[rows]
+        n = int((src != PAD_ID).sum(dim=1).max())
+        m = int((tgt_out != PAD_ID).sum(dim=1).max())
+        return Batch(src[:, :n], tgt_in[:, :m], tgt_out[:, :m])
 
 
 # %%
@@ -248,8 +338,12 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """
     if not sequences:
         raise ValueError("there is no sequence to pad; give at least one.")
-    longest = max(map(len, sequences))
-    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences], dtype=torch.int64)
+    lengths = np.array([len(ids) for ids in sequences])
+    padded = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(
+        [np.asarray(ids, np.int64) for ids in sequences]
+    )
+    return torch.from_numpy(padded)
 
 
 # %%
@@ -268,11 +362,18 @@ def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
 
     Source: §3.1, "the output embeddings are offset by one position".
     """
-    return Batch(
-        src=pad([[*source, EOS_ID] for source, _ in pairs]),
-        tgt_in=pad([[BOS_ID, *target] for _, target in pairs]),
-        tgt_out=pad([[*target, EOS_ID] for _, target in pairs]),
-    )
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    tgt = pad(targets)
+    return Batch(_ended(pad(sources), sources), F.pad(tgt, (1, 0), value=BOS_ID), _ended(tgt, targets))
+
+
+# %%
+#| export
+def _ended(ids: Tensor, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """One column more, with the end token behind each sequence."""
+    ids = F.pad(ids, (0, 1), value=PAD_ID)
+    ids[torch.arange(len(sequences)), [len(sequence) for sequence in sequences]] = EOS_ID
+    return ids
 
 
 # %%
@@ -285,6 +386,88 @@ assert batch.tgt_in[:, 0].eq(BOS_ID).all()
 assert batch.tgt_in[:, 1:shorter].equal(batch.tgt_out[:, : shorter - 1])  # one position apart
 
 # %% [markdown]
+# ## Pairs on disk
+#
+# Four and a half million pairs as Python lists would fill the memory. As flat arrays in files they take two bytes a token,
+# and the operating system reads what is asked for. A sentence is what lies between two ends. How text becomes such files
+# is told in [A2a](A2a_from_text_to_arrays.py).
+
+
+# %%
+#| export
+class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
+    """Sentence pairs as ids, read from files as they are needed. Behaves like a list of pairs of arrays.
+
+    Args:
+        src_ids: All source ids, one sentence after the other, without begin and end.
+        src_ends: Where each source ends in them, int64.
+        tgt_ids: All target ids.
+        tgt_ends: Where each target ends.
+
+    Raises:
+        ValueError: The ends do not fit the ids, or there are not as many sources as targets.
+    """
+
+    def __init__(
+        self,
+        src_ids: npt.NDArray[Any],
+        src_ends: npt.NDArray[Any],
+        tgt_ids: npt.NDArray[Any],
+        tgt_ends: npt.NDArray[Any],
+    ) -> None:
+        for ids, ends in ((src_ids, src_ends), (tgt_ids, tgt_ends)):
+            if len(ends) != len(src_ends) or len(ids) != (ends[-1] if len(ends) else 0):
+                raise ValueError("the arrays of ids and of ends do not fit together; prepare the corpus again.")
+        self._ids, self._ends = (src_ids, tgt_ids), (src_ends, tgt_ends)
+
+    @classmethod
+    def load(cls, prefix: str | Path) -> "EncodedPairs":
+        """Open the four files PREFIX.src.ids.npy, PREFIX.src.ends.npy, PREFIX.tgt.ids.npy and PREFIX.tgt.ends.npy.
+
+        Raises:
+            FileNotFoundError: One of them is missing.
+            ValueError: One is no array, or they do not fit together.
+        """
+        names = [f"{prefix}.{side}.{part}.npy" for side in ("src", "tgt") for part in ("ids", "ends")]
+        return cls(*(np.load(name, mmap_mode="r", allow_pickle=False) for name in names))
+
+    @property
+    def src_lengths(self) -> npt.NDArray[np.int64]:
+        """The number of ids of each source."""
+        return np.diff(self._ends[0], prepend=0)
+
+    @property
+    def tgt_lengths(self) -> npt.NDArray[np.int64]:
+        """The number of ids of each target."""
+        return np.diff(self._ends[1], prepend=0)
+
+    def __len__(self) -> int:
+        return len(self._ends[0])
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"pair {i} of {len(self)}")
+        i %= len(self)
+        return tuple(ids[(ends[i - 1] if i else 0) : ends[i]] for ids, ends in zip(self._ids, self._ends, strict=True))
+
+
+# %% [markdown]
+# ### Check it: the same pairs as from a list
+
+# %%
+sides = [[tokenizer.encode(text) for text in texts] for texts in zip(*((p.source, p.target) for p in pairs[:100]))]
+arrays = []
+for side in sides:
+    arrays += [np.concatenate(side).astype(np.uint16), np.cumsum([len(ids) for ids in side])]
+encoded = EncodedPairs(*arrays)
+assert all(
+    (source.tolist(), target.tolist()) == (sides[0][i], sides[1][i]) for i, (source, target) in enumerate(encoded)
+)
+print(len(encoded), "pairs;", arrays[0].nbytes + arrays[2].nbytes, "bytes of ids; pair 7:", encoded[7][0].tolist())
+
+# %% [markdown]
 # ## Batches by tokens, grouped by length
 #
 # > Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
@@ -293,8 +476,8 @@ assert batch.tgt_in[:, 1:shorter].equal(batch.tgt_out[:, : shorter - 1])  # one 
 # > — Section 5.1
 #
 # A batch is as wide as its longest sentence; all else is padding. `TokenBatches` shuffles the pairs, sorts them by
-# length, cuts them into batches of about equally many tokens and shuffles the batches. Shuffling before sorting lets a
-# sentence meet others of its length in every epoch. A pair has two lengths. The longer one counts first, since it is what
+# length, cuts them into batches of about equally many tokens and shuffles the batches. Pairs of equal lengths are ordered by
+# chance, so a sentence meets others in every epoch. A pair has two lengths. The longer one counts first, since it is what
 # must fit; among pairs of one such length the difference rises, and falls among those of the next, so that no batch spans
 # a jump.
 
@@ -304,33 +487,56 @@ assert batch.tgt_in[:, 1:shorter].equal(batch.tgt_out[:, : shorter - 1])  # one 
 class TokenBatches:
     """Batches of about equally many tokens, of sentences of about equal length, in a shuffled order.
 
-    Iterating never ends: epoch follows epoch. The order is a function of (seed, epoch) alone.
+    Iterating never ends: epoch follows epoch. The order is a function of (seed, epoch) alone, and every epoch has the
+    same number of batches, so that a run which stopped finds its next batch again.
 
     Args:
         pairs: (source ids, target ids), without begin and end.
         max_tokens: Room for source, and for target, tokens in a batch, padding included.
-        seed: Of the shuffling.
+        seed: Of the shuffling, at least 0.
 
     Raises:
-        ValueError: There is no pair, or one is longer than a batch.
+        ValueError: There is no pair, or one is longer than a batch; or the seed is negative.
 
     Source: §5.1.
     """
 
-    def __init__(self, pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int, seed: int = 0) -> None:
-        longest = max((max(len(source), len(target)) + 1 for source, target in pairs), default=0)
-        if not 0 < longest <= max_tokens:
+    def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], max_tokens: int, seed: int = 0) -> None:
+        if isinstance(pairs, EncodedPairs):
+            sources, targets = pairs.src_lengths, pairs.tgt_lengths
+        else:
+            sources = np.array([len(source) for source, _ in pairs], dtype=np.int64)
+            targets = np.array([len(target) for _, target in pairs], dtype=np.int64)
+        self._shape = _shape(sources + 1, targets + 1)
+        longest = int(self._shape[1].max(initial=0))
+        if not 0 < longest <= max_tokens or seed < 0:
             raise ValueError(
-                f"{len(pairs)} pairs, the longest of {longest} tokens, do not fit batches of {max_tokens} tokens; "
-                "give at least one pair and room for the longest."
+                f"{len(pairs)} pairs, the longest of {longest} tokens, do not fit batches of {max_tokens} tokens with "
+                f"seed {seed}; give at least one pair, room for the longest, and a seed of at least 0."
             )
         self.pairs, self.max_tokens, self.seed = pairs, max_tokens, seed
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch = 0
+        return self.from_update(0)
+
+    def from_update(self, done: int) -> Iterator[Batch]:
+        """The batches that follow the first ones, without making those.
+
+        Args:
+            done: How many batches to leave out.
+
+        Returns:
+            An iterator without end.
+        """
+        epoch, plan = 0, self.plan(0)
+        if done >= len(plan):
+            epoch, done = divmod(done, len(plan))
+            plan = self.plan(epoch)
         while True:
-            yield from self.epoch(epoch)
-            epoch += 1
+            for indices in plan[done:]:
+                yield make_batch([self.pairs[i] for i in indices.tolist()])
+            epoch, done = epoch + 1, 0
+            plan = self.plan(epoch)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Every pair once.
@@ -342,39 +548,37 @@ class TokenBatches:
             The batches of this epoch.
         """
         for indices in self.plan(epoch):
-            yield make_batch([self.pairs[i] for i in indices])
+            yield make_batch([self.pairs[i] for i in indices.tolist()])
 
-    def plan(self, epoch: int) -> list[list[int]]:
+    def plan(self, epoch: int) -> list[npt.NDArray[np.int64]]:
         """Which pairs go into which batch.
 
         Args:
             epoch: Number of the epoch, from 0.
 
         Returns:
-            One list of indices into the pairs per batch.
+            One array of indices into the pairs per batch.
         """
-        shuffle = random.Random(f"{self.seed} {epoch}")
-        order = list(range(len(self.pairs)))
-        shuffle.shuffle(order)  # first, so that pairs of equal length meet others in every epoch
-        order.sort(key=lambda i: _shape(*self.pairs[i]))
-        batches: list[list[int]] = [[]]
-        longest = 0
-        for i in order:
-            longest = max(longest, *(len(side) + 1 for side in self.pairs[i]))
-            if longest * (len(batches[-1]) + 1) > self.max_tokens and batches[-1]:
-                batches.append([])
-                longest = max(len(side) + 1 for side in self.pairs[i])
-            batches[-1].append(i)
-        shuffle.shuffle(batches)
-        return batches
+        chance = np.random.PCG64(np.random.SeedSequence([self.seed, epoch]))  # its numbers never change with NumPy
+        order = np.lexsort((chance.random_raw(len(self.pairs)), *self._shape))
+        lengths = self._shape[1][order]
+        starts = [0]
+        while starts[-1] < len(order):
+            start = starts[-1]
+            some = lengths[start : start + self.max_tokens // int(lengths[start])]
+            starts.append(start + int((some * np.arange(1, len(some) + 1) <= self.max_tokens).sum()))
+        batches = np.split(order, starts[1:-1])
+        return [batches[i] for i in np.argsort(chance.random_raw(len(batches)), kind="stable")]
 
 
 # %%
 #| export
-def _shape(source: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
-    """A key that sorts pairs of like shape together: the longer side, then the difference, up and down in turn."""
-    longer = max(len(source), len(target))
-    return longer, (len(source) - len(target)) * (-1) ** longer
+def _shape(
+    sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sort keys that bring pairs of like shape together: the difference, up and down in turn, and the longer side."""
+    longer = np.maximum(sources, targets)
+    return (sources - targets) * np.where(longer % 2, 1, -1), longer
 
 
 # %%
@@ -476,12 +680,48 @@ chart
 # %%
 batches = TokenBatches(ids, max_tokens=800, seed=7)
 plan = batches.plan(0)
-assert sorted(itertools.chain.from_iterable(plan)) == list(range(len(ids)))
-assert plan == TokenBatches(ids, max_tokens=800, seed=7).plan(0)
-assert plan != batches.plan(1) and plan != TokenBatches(ids, max_tokens=800, seed=8).plan(0)
+again = TokenBatches(ids, max_tokens=800, seed=7).plan(0)
+assert sorted(itertools.chain.from_iterable(batch.tolist() for batch in plan)) == list(range(len(ids)))
+assert all(batch.tolist() == same.tolist() for batch, same in zip(plan, again, strict=True))
+others = [batches.plan(1), TokenBatches(ids, max_tokens=800, seed=8).plan(0)]
+assert all(len(other) == len(plan) and other[0].tolist() != plan[0].tolist() for other in others)
 widest = max(max(batch.src.numel(), batch.tgt_out.numel()) for batch in batches.epoch(0))
 print(f"{len(plan)} batches; the largest has {widest} positions on a side")
 assert widest <= 800
+
+# %% [markdown]
+# ### Check it: many devices share a batch
+#
+# The paper's eight GPUs each worked on a part of every batch. `split` cuts it up, shortest sentences first. The batch, and
+# with it the update, is the same whatever the number of parts; every pair is in exactly one of them, and all have about
+# equally much to do. The parts hold less padding than the whole, since each is only as wide as its own longest sentence.
+
+# %%
+large = TokenBatches(ids, max_tokens=8000)
+shares = []
+for batch in itertools.islice(large.epoch(0), 5):
+    parts = batch.split(8)
+    assert sum(part.n_tokens for part in parts) == batch.n_tokens
+    rows = sorted(row[row != PAD_ID].tolist() for part in parts for row in part.src)
+    assert rows == sorted(row[row != PAD_ID].tolist() for row in batch.src)
+    shares.append([part.n_tokens for part in parts])
+print("target tokens of eight devices in one update:", shares[0])
+totals = [sum(device) for device in zip(*shares)]
+assert max(totals) / min(totals) < 1.05
+whole = list(large.epoch(0))
+cut = [part for batch in whole for part in batch.split(8)]
+print(f"padding: {padding_share(whole):.1%} in whole batches, {padding_share(cut):.1%} in eighths")
+assert padding_share(cut) < padding_share(whole)
+
+# %% [markdown]
+# ### Check it: a run that stopped finds its next batch
+
+# %%
+after = len(plan) + 3  # updates done: a whole epoch and three batches
+resumed, straight = batches.from_update(after), itertools.islice(batches, after, None)
+for _ in range(5):
+    assert next(resumed).src.equal(next(straight).src)
+print("the same batches after", after, "updates, without making the first ones")
 
 # %% [markdown]
 # ## Unsaid by the paper
@@ -505,25 +745,17 @@ assert widest <= 800
 # 1. *Predict, then run.* Into which pieces does the tokenizer split `"Apfelbaum"`, and into which `"Baumapfel"`? Which of the
 #    two keeps a whole word as one piece, and why?
 # 2. Sort by the target's length first and the source's second. How much padding is there then?
-# 3. Byte-pair encoding by hand: from the words *low, lower, lowest, low*, make the first three merges on paper, then in
-#    code.
+# 3. Learn merges from the words without looking at how often each was seen. Which merge comes first now?
 
 # %% tags=["hide-cell"]
-# Exercise 3: count neighbours, join the most frequent pair, repeat.
-spelled = [list(word) for word in ("low", "lower", "lowest", "low")]
-for _ in range(3):
-    neighbours = Counter(pair for word in spelled for pair in itertools.pairwise(word))
-    (left, right), count = neighbours.most_common(1)[0]
-    for word in spelled:
-        for i in range(len(word) - 2, -1, -1):
-            if word[i : i + 2] == [left, right]:
-                word[i : i + 2] = [left + right]
-    print(f"join {left!r} and {right!r} ({count} times): {spelled}")
-assert spelled[0] == ["low"] and spelled[1][:2] == ["lowe", "r"]
+# Exercise 3: every word counts once.
+print(learn(dict.fromkeys(("newer", "lower", "newest", "slow"), 1), n_merges=3))
+assert learn(dict.fromkeys(("newer", "lower", "newest", "slow"), 1), 1) == [("w", "e")]
 
 # %% [markdown]
 # ## The notebook and the module agree
 
 # %%
-assert transformer.TokenBatches(ids, max_tokens=800, seed=7).plan(0) == plan
-assert transformer.make_batch(ids[:2]).src.equal(batch.src)
+theirs = transformer.TokenBatches(ids, max_tokens=800, seed=7).plan(0)
+assert [batch.tolist() for batch in theirs] == [batch.tolist() for batch in plan]
+assert transformer.make_batch(ids[:2]).src.equal(make_batch(ids[:2]).src)

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -16,6 +17,7 @@ from transformer.data import (
     EOS_ID,
     PAD_ID,
     UNKNOWN_ID,
+    EncodedPairs,
     TokenBatches,
     copy_task,
     make_batch,
@@ -229,6 +231,14 @@ def test_pad():
     assert pad([[5], [6, 7, 8], []], pad_id=9).tolist() == [[5, 9, 9], [6, 7, 8], [9, 9, 9]]
 
 
+def lists(plan):
+    return [indices.tolist() for indices in plan]
+
+
+def widest(pairs, indices):
+    return max(len(side) for i in indices for side in pairs[i])
+
+
 many_pairs = st.lists(st.tuples(sequences, sequences), min_size=1, max_size=40)
 
 
@@ -236,13 +246,17 @@ many_pairs = st.lists(st.tuples(sequences, sequences), min_size=1, max_size=40)
 def test_every_pair_once_an_epoch_and_never_more_than_fits(pairs, room, seed, epoch):
     longest = 1 + max(len(side) for pair in pairs for side in pair)
     batches = TokenBatches(pairs, longest + room, seed)
-    plan = batches.plan(epoch)
+    plan = lists(batches.plan(epoch))
     assert sorted(i for indices in plan for i in indices) == list(range(len(pairs)))
     made = list(batches.epoch(epoch))
     for indices, batch in zip(plan, made, strict=True):
         assert max(batch.src.numel(), batch.tgt_out.numel()) <= longest + room
         assert torch.equal(batch.src, make_batch([pairs[i] for i in indices]).src)
-    assert TokenBatches(list(pairs), longest + room, seed).plan(epoch) == plan, "a function of seed and epoch alone"
+    again = lists(TokenBatches(list(pairs), longest + room, seed).plan(epoch))
+    assert again == plan, "a function of seed and epoch alone"
+    for first, second in itertools.pairwise(sorted(plan, key=lambda indices: widest(pairs, indices[:1]))):
+        assert widest(pairs, first) <= widest(pairs, second[:1]), "grouped by length"
+    assert len(plan) == len(batches.plan(epoch + 1)), "all epochs have equally many batches"
 
 
 def test_batches_on_the_corpus(ids):
@@ -256,11 +270,11 @@ def test_batches_on_the_corpus(ids):
         rows = Counter(tuple(row[row != PAD_ID].tolist()) for batch in epoch for row in batch.src)
         assert rows == Counter((*source, EOS_ID) for source, _ in ids)
 
-    plans = [batches.plan(epoch) for epoch in range(3)]
+    plans = [lists(batches.plan(epoch)) for epoch in range(3)]
     assert plans[0] != plans[1] != plans[2] and plans[0] != plans[2]
     assert {frozenset(batch) for batch in plans[0]} != {frozenset(batch) for batch in plans[1]}, "others share a batch"
-    assert TokenBatches(ids, 1500, seed=4).plan(0) != plans[0]
-    assert TokenBatches(ids, 1500, seed=3).plan(2) == plans[2], "epoch 2 does not need epochs 0 and 1"
+    assert lists(TokenBatches(ids, 1500, seed=4).plan(0)) != plans[0]
+    assert lists(TokenBatches(ids, 1500, seed=3).plan(2)) == plans[2], "epoch 2 does not need epochs 0 and 1"
     lengths = [max(len(ids[i][1]) for i in indices) for indices in plans[0]]
     assert lengths != sorted(lengths), "batches come in a shuffled order, not from short to long"
 
@@ -275,6 +289,110 @@ def test_iterating_runs_through_epoch_after_epoch(ids):
         torch.equal(a.src, b.src) and torch.equal(a.tgt_out, b.tgt_out) for a, b in zip(seen, expected, strict=True)
     )
     assert torch.equal(next(iter(batches)).src, expected[0].src), "every iterator begins anew"
+    for done in (0, 1, n - 1, n, n + 1):
+        rest = list(itertools.islice(batches.from_update(done), len(expected) - done))
+        assert all(torch.equal(a.src, b.src) for a, b in zip(rest, expected[done:], strict=True)), done
+
+
+def test_later_epochs_begin_where_they_should(ids):
+    batches = TokenBatches(ids[:100], max_tokens=400, seed=1)
+    n = len(batches.plan(0))
+    assert torch.equal(next(batches.from_update(7 * n)).src, next(batches.epoch(7)).src)
+
+
+# ---- batches shared out ----
+
+
+def rows(batches):
+    """The pairs of batches, without padding, as a multiset."""
+    found = Counter()
+    for batch in batches:
+        for src, tgt_in, tgt_out in zip(batch.src, batch.tgt_in, batch.tgt_out, strict=True):
+            m = int((tgt_out != PAD_ID).sum())
+            if m:  # a blank row has no target token
+                assert tgt_in[:m].tolist() == [BOS_ID, *tgt_out[: m - 1].tolist()]
+                found[tuple(src[src != PAD_ID].tolist()), tuple(tgt_out[:m].tolist())] += 1
+    return found
+
+
+@given(pairs=many_pairs, parts=st.integers(1, 9))
+def test_every_pair_is_in_one_part(pairs, parts):
+    batch = make_batch(pairs)
+    dealt = batch.split(parts)
+    assert len(dealt) == parts and rows(dealt) == rows([batch])
+    assert sum(part.n_tokens for part in dealt) == batch.n_tokens
+    longest = 2 + max(len(source) + len(target) for source, target in pairs)
+    sizes = [int((part.src != PAD_ID).sum() + part.n_tokens) for part in dealt if part.n_tokens]
+    assert max(sizes) - min(sizes) <= longest, "as even as whole sentences can be"
+    for part in dealt:
+        if parts > 1 and part.n_tokens:
+            assert (part.src[:, -1] != PAD_ID).any() and (part.tgt_out[:, -1] != PAD_ID).any(), "no empty column"
+
+
+def test_a_part_without_pairs_adds_nothing():
+    blank, alone = sorted(make_batch([([5, 6], [7])]).split(2), key=lambda part: part.n_tokens)
+    assert alone.n_tokens == 2 and blank.n_tokens == 0
+    assert blank.src.shape == blank.tgt_in.shape == blank.tgt_out.shape == (1, 1)
+    assert blank.src.item() == EOS_ID, "a source of padding alone would have nothing to attend to"
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_have_equally_much_to_do(ids, ranks):
+    batches = TokenBatches(ids, max_tokens=6000)
+    held = torch.zeros(ranks)
+    for batch in batches.epoch(0):
+        held += torch.tensor([part.n_tokens for part in batch.split(ranks)])
+    assert held.max() / held.min() < 1.05
+
+
+# ---- pairs on disk ----
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_pairs_on_disk(tmp_path, ids, dtype):
+    pairs = [*ids[:50], ([], [5]), ([6], []), ([], [])]
+    store(tmp_path / "train", pairs, dtype)
+    encoded = EncodedPairs.load(tmp_path / "train")
+    assert len(encoded) == len(pairs)
+    assert [(source.tolist(), target.tolist()) for source, target in encoded] == pairs
+    assert [tuple(map(list, pair)) for pair in encoded[3:9:2]] == pairs[3:9:2]
+    assert encoded[-1][0].size == 0 and encoded[-53][1].tolist() == pairs[0][1]
+    assert encoded.src_lengths.tolist() == [len(source) for source, _ in pairs]
+    assert encoded.tgt_lengths.tolist() == [len(target) for _, target in pairs]
+    for i in (53, -54):
+        with pytest.raises(IndexError):
+            encoded[i]
+    on_disk, in_memory = (TokenBatches(which, 300, seed=5) for which in (encoded, pairs))
+    for a, b in zip(on_disk.epoch(0), in_memory.epoch(0), strict=True):
+        assert torch.equal(a.src, b.src) and torch.equal(a.tgt_in, b.tgt_in) and a.src.dtype == torch.int64
+
+
+def store(prefix, pairs, dtype=np.uint16):
+    for side, name in enumerate(("src", "tgt")):
+        np.save(f"{prefix}.{name}.ids.npy", np.array([i for pair in pairs for i in pair[side]], dtype=dtype))
+        np.save(f"{prefix}.{name}.ends.npy", np.cumsum([len(pair[side]) for pair in pairs]))
+
+
+def test_pairs_that_do_not_fit_together_are_refused(tmp_path):
+    store(tmp_path / "a", [([5, 6], [7]), ([8], [9])])
+    (tmp_path / "a.tgt.ids.npy").unlink()
+    with pytest.raises(FileNotFoundError):
+        EncodedPairs.load(tmp_path / "a")
+    for wrong in ([7, 9, 9], [7]):
+        np.save(tmp_path / "a.tgt.ids.npy", np.array(wrong, dtype=np.uint16))
+        with pytest.raises(ValueError, match="do not fit together; prepare"):
+            EncodedPairs.load(tmp_path / "a")
+    store(tmp_path / "b", [([5, 6], [7])])
+    (tmp_path / "b.src.ends.npy").write_bytes((tmp_path / "a.src.ends.npy").read_bytes())
+    with pytest.raises(ValueError, match="do not fit together"):
+        EncodedPairs.load(tmp_path / "b")
+
+
+def test_arrays_of_objects_are_not_unpickled(tmp_path):
+    store(tmp_path / "a", [([5, 6], [7])])
+    np.save(tmp_path / "a.src.ids.npy", np.array([3.5, "x"], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects"):
+        EncodedPairs.load(tmp_path / "a")
 
 
 def test_real_text(test_data):
@@ -296,6 +414,13 @@ def test_real_text(test_data):
     batches = list(TokenBatches(list(zip(sources, targets, strict=True)), max_tokens=4096).epoch(0))
     assert sum(batch.src.size(0) for batch in batches) == 29_000
     assert padding_share(batches) < 0.05
+    papers = list(TokenBatches(list(zip(sources, targets, strict=True)), max_tokens=25_000).epoch(0))
+    eighths = [batch.split(8) for batch in papers]
+    assert padding_share(part for parts in eighths for part in parts) < 0.05, "the paper's batch on its eight devices"
+    shares = torch.tensor([[part.n_tokens for part in parts] for parts in eighths])
+    both = torch.tensor([[part.n_tokens + int((part.src != PAD_ID).sum()) for part in parts] for parts in eighths])
+    assert (both.max(dim=1).values / both.min(dim=1).values).max() < 1.05, both
+    assert shares.sum(dim=0).max() / shares.sum(dim=0).min() < 1.05
 
 
 @pytest.mark.parametrize(
@@ -308,6 +433,7 @@ def test_real_text(test_data):
         (lambda: TokenBatches([([5] * 10, [6])], 10), "longest of 11 tokens.*batches of 10 tokens"),
         (lambda: TokenBatches([([5], [6] * 10)], 10), "longest of 11 tokens.*batches of 10 tokens"),
         (lambda: TokenBatches([([5], [6])], 0), "room for the longest"),
+        (lambda: TokenBatches([([5], [6])], 10, seed=-1), "seed -1.*at least 0"),
         (lambda: copy_task(3, vocab_size=4), "vocab_size=4"),
         (lambda: copy_task(3, min_len=5, max_len=4), "min_len=5 and max_len=4"),
         (lambda: copy_task(3, min_len=-1), "min_len=-1"),

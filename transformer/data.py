@@ -1,5 +1,5 @@
 # Exported from notebooks/05_1_training_data_and_batching.py, Section 5.1; edit that file, not this one.
-# sha256 of what follows: 5e8c0e78005ecf84
+# sha256 of what follows: 5c9e1b18e9b692b2
 """Training Data and Batching (Section 5.1)."""
 
 import dataclasses
@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "Batch",
     "pad",
     "make_batch",
+    "EncodedPairs",
     "TokenBatches",
     "padding_share",
     "copy_task",
@@ -176,7 +180,35 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.src.to(device), self.tgt_in.to(device), self.tgt_out.to(device))
+        return Batch(*(ids.to(device, non_blocking=True) for ids in (self.src, self.tgt_in, self.tgt_out)))
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Cut the batch, sorted by length, into parts of about equally many tokens.
+
+        Args:
+            parts: How many batches to make.
+
+        Returns:
+            So many batches, without columns of padding alone. A part that gets no pair holds one without target
+            tokens, which adds nothing to any loss.
+        """
+        if parts == 1:
+            return [self]
+        sources, targets = ((ids != PAD_ID).sum(dim=1).numpy(force=True) for ids in (self.src, self.tgt_out))
+        order = np.lexsort(_shape(sources, targets))
+        held = np.cumsum((sources + targets)[order])
+        middles = held - (sources + targets)[order] / 2
+        cuts = np.searchsorted(middles, held[-1] * np.arange(1, parts) / parts)
+        return [self._rows(rows) for rows in np.split(order, cuts)]
+
+    def _rows(self, rows: npt.NDArray[np.int64]) -> "Batch":
+        if not len(rows):
+            end, begin, nothing = (self.src.new_full((1, 1), token) for token in (EOS_ID, BOS_ID, PAD_ID))
+            return Batch(end, begin, nothing)
+        src, tgt_in, tgt_out = self.src[rows], self.tgt_in[rows], self.tgt_out[rows]
+        n = int((src != PAD_ID).sum(dim=1).max())
+        m = int((tgt_out != PAD_ID).sum(dim=1).max())
+        return Batch(src[:, :n], tgt_in[:, :m], tgt_out[:, :m])
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
@@ -194,8 +226,12 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     """
     if not sequences:
         raise ValueError("there is no sequence to pad; give at least one.")
-    longest = max(map(len, sequences))
-    return torch.tensor([[*ids, *[pad_id] * (longest - len(ids))] for ids in sequences], dtype=torch.int64)
+    lengths = np.array([len(ids) for ids in sequences])
+    padded = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = np.concatenate(
+        [np.asarray(ids, np.int64) for ids in sequences]
+    )
+    return torch.from_numpy(padded)
 
 
 def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
@@ -212,43 +248,129 @@ def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
 
     Source: §3.1, "the output embeddings are offset by one position".
     """
-    return Batch(
-        src=pad([[*source, EOS_ID] for source, _ in pairs]),
-        tgt_in=pad([[BOS_ID, *target] for _, target in pairs]),
-        tgt_out=pad([[*target, EOS_ID] for _, target in pairs]),
-    )
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    tgt = pad(targets)
+    return Batch(_ended(pad(sources), sources), F.pad(tgt, (1, 0), value=BOS_ID), _ended(tgt, targets))
+
+
+def _ended(ids: Tensor, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """One column more, with the end token behind each sequence."""
+    ids = F.pad(ids, (0, 1), value=PAD_ID)
+    ids[torch.arange(len(sequences)), [len(sequence) for sequence in sequences]] = EOS_ID
+    return ids
+
+
+class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
+    """Sentence pairs as ids, read from files as they are needed. Behaves like a list of pairs of arrays.
+
+    Args:
+        src_ids: All source ids, one sentence after the other, without begin and end.
+        src_ends: Where each source ends in them, int64.
+        tgt_ids: All target ids.
+        tgt_ends: Where each target ends.
+
+    Raises:
+        ValueError: The ends do not fit the ids, or there are not as many sources as targets.
+    """
+
+    def __init__(
+        self,
+        src_ids: npt.NDArray[Any],
+        src_ends: npt.NDArray[Any],
+        tgt_ids: npt.NDArray[Any],
+        tgt_ends: npt.NDArray[Any],
+    ) -> None:
+        for ids, ends in ((src_ids, src_ends), (tgt_ids, tgt_ends)):
+            if len(ends) != len(src_ends) or len(ids) != (ends[-1] if len(ends) else 0):
+                raise ValueError("the arrays of ids and of ends do not fit together; prepare the corpus again.")
+        self._ids, self._ends = (src_ids, tgt_ids), (src_ends, tgt_ends)
+
+    @classmethod
+    def load(cls, prefix: str | Path) -> "EncodedPairs":
+        """Open the four files PREFIX.src.ids.npy, PREFIX.src.ends.npy, PREFIX.tgt.ids.npy and PREFIX.tgt.ends.npy.
+
+        Raises:
+            FileNotFoundError: One of them is missing.
+            ValueError: One is no array, or they do not fit together.
+        """
+        names = [f"{prefix}.{side}.{part}.npy" for side in ("src", "tgt") for part in ("ids", "ends")]
+        return cls(*(np.load(name, mmap_mode="r", allow_pickle=False) for name in names))
+
+    @property
+    def src_lengths(self) -> npt.NDArray[np.int64]:
+        """The number of ids of each source."""
+        return np.diff(self._ends[0], prepend=0)
+
+    @property
+    def tgt_lengths(self) -> npt.NDArray[np.int64]:
+        """The number of ids of each target."""
+        return np.diff(self._ends[1], prepend=0)
+
+    def __len__(self) -> int:
+        return len(self._ends[0])
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"pair {i} of {len(self)}")
+        i %= len(self)
+        return tuple(ids[(ends[i - 1] if i else 0) : ends[i]] for ids, ends in zip(self._ids, self._ends, strict=True))
 
 
 class TokenBatches:
     """Batches of about equally many tokens, of sentences of about equal length, in a shuffled order.
 
-    Iterating never ends: epoch follows epoch. The order is a function of (seed, epoch) alone.
+    Iterating never ends: epoch follows epoch. The order is a function of (seed, epoch) alone, and every epoch has the
+    same number of batches, so that a run which stopped finds its next batch again.
 
     Args:
         pairs: (source ids, target ids), without begin and end.
         max_tokens: Room for source, and for target, tokens in a batch, padding included.
-        seed: Of the shuffling.
+        seed: Of the shuffling, at least 0.
 
     Raises:
-        ValueError: There is no pair, or one is longer than a batch.
+        ValueError: There is no pair, or one is longer than a batch; or the seed is negative.
 
     Source: §5.1.
     """
 
-    def __init__(self, pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int, seed: int = 0) -> None:
-        longest = max((max(len(source), len(target)) + 1 for source, target in pairs), default=0)
-        if not 0 < longest <= max_tokens:
+    def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], max_tokens: int, seed: int = 0) -> None:
+        if isinstance(pairs, EncodedPairs):
+            sources, targets = pairs.src_lengths, pairs.tgt_lengths
+        else:
+            sources = np.array([len(source) for source, _ in pairs], dtype=np.int64)
+            targets = np.array([len(target) for _, target in pairs], dtype=np.int64)
+        self._shape = _shape(sources + 1, targets + 1)
+        longest = int(self._shape[1].max(initial=0))
+        if not 0 < longest <= max_tokens or seed < 0:
             raise ValueError(
-                f"{len(pairs)} pairs, the longest of {longest} tokens, do not fit batches of {max_tokens} tokens; "
-                "give at least one pair and room for the longest."
+                f"{len(pairs)} pairs, the longest of {longest} tokens, do not fit batches of {max_tokens} tokens with "
+                f"seed {seed}; give at least one pair, room for the longest, and a seed of at least 0."
             )
         self.pairs, self.max_tokens, self.seed = pairs, max_tokens, seed
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch = 0
+        return self.from_update(0)
+
+    def from_update(self, done: int) -> Iterator[Batch]:
+        """The batches that follow the first ones, without making those.
+
+        Args:
+            done: How many batches to leave out.
+
+        Returns:
+            An iterator without end.
+        """
+        epoch, plan = 0, self.plan(0)
+        if done >= len(plan):
+            epoch, done = divmod(done, len(plan))
+            plan = self.plan(epoch)
         while True:
-            yield from self.epoch(epoch)
-            epoch += 1
+            for indices in plan[done:]:
+                yield make_batch([self.pairs[i] for i in indices.tolist()])
+            epoch, done = epoch + 1, 0
+            plan = self.plan(epoch)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Every pair once.
@@ -260,37 +382,35 @@ class TokenBatches:
             The batches of this epoch.
         """
         for indices in self.plan(epoch):
-            yield make_batch([self.pairs[i] for i in indices])
+            yield make_batch([self.pairs[i] for i in indices.tolist()])
 
-    def plan(self, epoch: int) -> list[list[int]]:
+    def plan(self, epoch: int) -> list[npt.NDArray[np.int64]]:
         """Which pairs go into which batch.
 
         Args:
             epoch: Number of the epoch, from 0.
 
         Returns:
-            One list of indices into the pairs per batch.
+            One array of indices into the pairs per batch.
         """
-        shuffle = random.Random(f"{self.seed} {epoch}")
-        order = list(range(len(self.pairs)))
-        shuffle.shuffle(order)  # first, so that pairs of equal length meet others in every epoch
-        order.sort(key=lambda i: _shape(*self.pairs[i]))
-        batches: list[list[int]] = [[]]
-        longest = 0
-        for i in order:
-            longest = max(longest, *(len(side) + 1 for side in self.pairs[i]))
-            if longest * (len(batches[-1]) + 1) > self.max_tokens and batches[-1]:
-                batches.append([])
-                longest = max(len(side) + 1 for side in self.pairs[i])
-            batches[-1].append(i)
-        shuffle.shuffle(batches)
-        return batches
+        chance = np.random.PCG64(np.random.SeedSequence([self.seed, epoch]))  # its numbers never change with NumPy
+        order = np.lexsort((chance.random_raw(len(self.pairs)), *self._shape))
+        lengths = self._shape[1][order]
+        starts = [0]
+        while starts[-1] < len(order):
+            start = starts[-1]
+            some = lengths[start : start + self.max_tokens // int(lengths[start])]
+            starts.append(start + int((some * np.arange(1, len(some) + 1) <= self.max_tokens).sum()))
+        batches = np.split(order, starts[1:-1])
+        return [batches[i] for i in np.argsort(chance.random_raw(len(batches)), kind="stable")]
 
 
-def _shape(source: Sequence[int], target: Sequence[int]) -> tuple[int, int]:
-    """A key that sorts pairs of like shape together: the longer side, then the difference, up and down in turn."""
-    longer = max(len(source), len(target))
-    return longer, (len(source) - len(target)) * (-1) ** longer
+def _shape(
+    sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sort keys that bring pairs of like shape together: the difference, up and down in turn, and the longer side."""
+    longer = np.maximum(sources, targets)
+    return (sources - targets) * np.where(longer % 2, 1, -1), longer
 
 
 def padding_share(batches: Iterable[Batch]) -> float:
