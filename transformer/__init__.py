@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 234628feea27e688
+# sha256 of what follows: 4e8d738784926587
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -49,19 +49,23 @@ __all__ = [
     "TrainingConfig",
     "Record",
     "train",
+    "PAPER_TFLOPS",
+    "paper_cost",
     "flops_by_part",
     "forward_flops",
     "batch_flops",
     "Ledger",
     "measure_peak",
-    "PAPER_TFLOPS",
-    "paper_cost",
     "make_adam",
     "noam_rate",
     "NoamScheduler",
     "LabelSmoothingLoss",
     "EXTRA_TOKENS",
     "greedy_decode",
+    "Hypothesis",
+    "length_penalty",
+    "beam_search",
+    "sample",
     "TOKENIZER_FILE",
     "Translator",
     "load_toy_translator",
@@ -103,6 +107,13 @@ __all__ = [
     "prepositional",
     "VerbGroup",
     "verb_group",
+    "CHUNK",
+    "VOCABULARIES",
+    "OTHER_VOCABULARY",
+    "read_lines",
+    "read_pairs",
+    "Cleaning",
+    "clean",
     "FORMAT",
     "CONFIG_FILE",
     "WEIGHTS_FILE",
@@ -155,19 +166,23 @@ _HOME = {
     "TrainingConfig": "training",
     "Record": "training",
     "train": "training",
+    "PAPER_TFLOPS": "ledger",
+    "paper_cost": "ledger",
     "flops_by_part": "ledger",
     "forward_flops": "ledger",
     "batch_flops": "ledger",
     "Ledger": "ledger",
     "measure_peak": "ledger",
-    "PAPER_TFLOPS": "ledger",
-    "paper_cost": "ledger",
     "make_adam": "schedule",
     "noam_rate": "schedule",
     "NoamScheduler": "schedule",
     "LabelSmoothingLoss": "loss",
     "EXTRA_TOKENS": "decoding",
     "greedy_decode": "decoding",
+    "Hypothesis": "decoding",
+    "length_penalty": "decoding",
+    "beam_search": "decoding",
+    "sample": "decoding",
     "TOKENIZER_FILE": "translator",
     "Translator": "translator",
     "load_toy_translator": "translator",
@@ -209,6 +224,13 @@ _HOME = {
     "prepositional": "lexicon",
     "VerbGroup": "lexicon",
     "verb_group": "lexicon",
+    "CHUNK": "preparation",
+    "VOCABULARIES": "preparation",
+    "OTHER_VOCABULARY": "preparation",
+    "read_lines": "preparation",
+    "read_pairs": "preparation",
+    "Cleaning": "preparation",
+    "clean": "preparation",
     "FORMAT": "checkpoints",
     "CONFIG_FILE": "checkpoints",
     "WEIGHTS_FILE": "checkpoints",
@@ -236,6 +258,7 @@ _MODULES = (
     "model",
     "multi_head",
     "positional_encoding",
+    "preparation",
     "schedule",
     "training",
     "translator",
@@ -259,6 +282,7 @@ if TYPE_CHECKING:
     from transformer import model as model
     from transformer import multi_head as multi_head
     from transformer import positional_encoding as positional_encoding
+    from transformer import preparation as preparation
     from transformer import schedule as schedule
     from transformer import training as training
     from transformer import translator as translator
@@ -298,7 +322,7 @@ if TYPE_CHECKING:
         pad,
         padding_share,
     )
-    from transformer.decoding import EXTRA_TOKENS, greedy_decode
+    from transformer.decoding import EXTRA_TOKENS, Hypothesis, beam_search, greedy_decode, length_penalty, sample
     from transformer.embeddings import TokenEmbedding
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
@@ -340,6 +364,7 @@ if TYPE_CHECKING:
     from transformer.model import DecoderCache, Transformer, TransformerConfig, choose_device, count_parameters
     from transformer.multi_head import KeyValueCache, MultiHeadAttention
     from transformer.positional_encoding import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoids
+    from transformer.preparation import CHUNK, OTHER_VOCABULARY, VOCABULARIES, Cleaning, clean, read_lines, read_pairs
     from transformer.schedule import NoamScheduler, make_adam, noam_rate
     from transformer.training import Record, TrainingConfig, train
     from transformer.translator import TOKENIZER_FILE, Translator, load_toy_translator
