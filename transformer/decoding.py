@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: ae7d62d30be84abb
+# sha256 of what follows: e266d1e50b363879
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -156,10 +156,10 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
         raise ValueError("the model's logits are not finite numbers; did its training diverge? Load other weights.")
     # From here on few numbers are left. The CPU adds them in double precision, which not every device has.
     steps = values.cpu().double() - total.cpu().double()[:, None]  # log P of the token alone
-    grown = (log_p[:, :, None] + steps.view(*log_p.shape, each)).flatten(1)  # (S, w·each)
+    grown = (log_p[:, :, None] + steps.reshape(*log_p.shape, each)).flatten(1)  # (S, w·each)
     best, order = grown.sort(dim=-1, descending=True, stable=True)  # equals stay in order
     best, order = best[:, :count], order[:, :count]
-    return best, order // each, ids.cpu().view(len(log_p), -1).gather(1, order)
+    return best, order // each, ids.cpu().reshape(len(log_p), -1).gather(1, order)
 
 
 def _follow(cache: DecoderCache, rows: Tensor) -> None:
