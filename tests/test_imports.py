@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoints": {"model"},
     "decoding": {"model", "masks"},
     "data": {"corpus", "downloads"},
+    "preparation": {"data", "downloads", "corpus", "checkpoints"},
     # The training loop is given model and batches by its caller; it knows them as types.
     "training": {"schedule", "loss", "checkpoints", "model", "data.Batch"},
     "translator": {"data", "checkpoints", "decoding", "model"},

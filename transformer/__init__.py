@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 4e8d738784926587
+# sha256 of what follows: 8512aace3d37b7e1
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -66,6 +66,12 @@ __all__ = [
     "length_penalty",
     "beam_search",
     "sample",
+    "TOKENIZERS",
+    "Score",
+    "bleu",
+    "chrf",
+    "split_compounds",
+    "paper_bleu",
     "TOKENIZER_FILE",
     "Translator",
     "load_toy_translator",
@@ -107,20 +113,26 @@ __all__ = [
     "prepositional",
     "VerbGroup",
     "verb_group",
-    "CHUNK",
-    "VOCABULARIES",
-    "OTHER_VOCABULARY",
+    "VOCABULARY_SIZES",
     "read_lines",
     "read_pairs",
     "Cleaning",
     "clean",
+    "Prepared",
+    "embedded_files",
+    "prepare",
     "FORMAT",
     "CONFIG_FILE",
     "WEIGHTS_FILE",
+    "STATE_FILE",
     "write_atomically",
     "save_checkpoint",
     "load_checkpoint",
+    "read_tensors",
     "read_description",
+    "save_training_checkpoint",
+    "list_checkpoints",
+    "average_checkpoints",
     "make_parser",
     "main",
     "__version__",
@@ -183,6 +195,12 @@ _HOME = {
     "length_penalty": "decoding",
     "beam_search": "decoding",
     "sample": "decoding",
+    "TOKENIZERS": "scoring",
+    "Score": "scoring",
+    "bleu": "scoring",
+    "chrf": "scoring",
+    "split_compounds": "scoring",
+    "paper_bleu": "scoring",
     "TOKENIZER_FILE": "translator",
     "Translator": "translator",
     "load_toy_translator": "translator",
@@ -224,20 +242,26 @@ _HOME = {
     "prepositional": "lexicon",
     "VerbGroup": "lexicon",
     "verb_group": "lexicon",
-    "CHUNK": "preparation",
-    "VOCABULARIES": "preparation",
-    "OTHER_VOCABULARY": "preparation",
+    "VOCABULARY_SIZES": "preparation",
     "read_lines": "preparation",
     "read_pairs": "preparation",
     "Cleaning": "preparation",
     "clean": "preparation",
+    "Prepared": "preparation",
+    "embedded_files": "preparation",
+    "prepare": "preparation",
     "FORMAT": "checkpoints",
     "CONFIG_FILE": "checkpoints",
     "WEIGHTS_FILE": "checkpoints",
+    "STATE_FILE": "checkpoints",
     "write_atomically": "checkpoints",
     "save_checkpoint": "checkpoints",
     "load_checkpoint": "checkpoints",
+    "read_tensors": "checkpoints",
     "read_description": "checkpoints",
+    "save_training_checkpoint": "checkpoints",
+    "list_checkpoints": "checkpoints",
+    "average_checkpoints": "checkpoints",
     "make_parser": "cli",
     "main": "cli",
 }
@@ -260,6 +284,7 @@ _MODULES = (
     "positional_encoding",
     "preparation",
     "schedule",
+    "scoring",
     "training",
     "translator",
     "visualization",
@@ -284,6 +309,7 @@ if TYPE_CHECKING:
     from transformer import positional_encoding as positional_encoding
     from transformer import preparation as preparation
     from transformer import schedule as schedule
+    from transformer import scoring as scoring
     from transformer import training as training
     from transformer import translator as translator
     from transformer import visualization as visualization
@@ -291,10 +317,15 @@ if TYPE_CHECKING:
     from transformer.checkpoints import (
         CONFIG_FILE,
         FORMAT,
+        STATE_FILE,
         WEIGHTS_FILE,
+        average_checkpoints,
+        list_checkpoints,
         load_checkpoint,
         read_description,
+        read_tensors,
         save_checkpoint,
+        save_training_checkpoint,
         write_atomically,
     )
     from transformer.cli import main, make_parser
@@ -364,8 +395,18 @@ if TYPE_CHECKING:
     from transformer.model import DecoderCache, Transformer, TransformerConfig, choose_device, count_parameters
     from transformer.multi_head import KeyValueCache, MultiHeadAttention
     from transformer.positional_encoding import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoids
-    from transformer.preparation import CHUNK, OTHER_VOCABULARY, VOCABULARIES, Cleaning, clean, read_lines, read_pairs
+    from transformer.preparation import (
+        VOCABULARY_SIZES,
+        Cleaning,
+        Prepared,
+        clean,
+        embedded_files,
+        prepare,
+        read_lines,
+        read_pairs,
+    )
     from transformer.schedule import NoamScheduler, make_adam, noam_rate
+    from transformer.scoring import TOKENIZERS, Score, bleu, chrf, paper_bleu, split_compounds
     from transformer.training import Record, TrainingConfig, train
     from transformer.translator import TOKENIZER_FILE, Translator, load_toy_translator
     from transformer.visualization import (
