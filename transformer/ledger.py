@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2b_the_cost_of_training.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: 379a8b247bbafe1e
+# sha256 of what follows: cb1f94b037bf6dc7
 """The Cost of Training (Section 5.2)."""
 
 import dataclasses
@@ -10,7 +10,26 @@ import torch
 
 from transformer.model import TransformerConfig, choose_device
 
-__all__ = ["flops_by_part", "forward_flops", "batch_flops", "Ledger", "measure_peak", "PAPER_TFLOPS", "paper_cost"]
+__all__ = ["PAPER_TFLOPS", "paper_cost", "flops_by_part", "forward_flops", "batch_flops", "Ledger", "measure_peak"]
+
+
+PAPER_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
+
+
+def paper_cost(hours: float, n_gpus: int = 8, tflops: float = PAPER_TFLOPS["P100"]) -> float:
+    """The cost of a training as Table 2 estimates it: time × GPUs × what one GPU is taken to sustain.
+
+    Args:
+        hours: Time of the training.
+        n_gpus: Number of GPUs.
+        tflops: 10¹² floating point operations a second of one of them; footnote 5 has those of its day.
+
+    Returns:
+        Floating point operations.
+
+    Source: §6.1, footnote 5.
+    """
+    return hours * 3600 * n_gpus * tflops * 1e12
 
 
 def flops_by_part(config: TransformerConfig, n: int, m: int, batch: int = 1) -> dict[str, int]:
@@ -171,22 +190,3 @@ def _clock(device: torch.device) -> float:
     if device.type in ("cuda", "mps"):
         (torch.cuda if device.type == "cuda" else torch.mps).synchronize()
     return time.perf_counter()
-
-
-PAPER_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}
-
-
-def paper_cost(hours: float, n_gpus: int = 8, tflops: float = PAPER_TFLOPS["P100"]) -> float:
-    """The cost of a training as Table 2 estimates it: time × GPUs × what one GPU is taken to sustain.
-
-    Args:
-        hours: Time of the training.
-        n_gpus: Number of GPUs.
-        tflops: 10¹² floating point operations a second of one of them; footnote 5 has those of its day.
-
-    Returns:
-        Floating point operations.
-
-    Source: §6.1, footnote 5.
-    """
-    return hours * 3600 * n_gpus * tflops * 1e12
