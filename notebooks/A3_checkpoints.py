@@ -25,18 +25,21 @@ transformer.check_version("0.1")
 #| export
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from transformer.model import Transformer, TransformerConfig
 
 FORMAT = 1
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE, STATE_FILE = "config.json", "model.safetensors", "state.safetensors"
 
 
 # %% [markdown]
@@ -70,6 +73,19 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    _sync_folder(path.parent)
+
+
+# %%
+#| export
+def _sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut. Not every system can open a folder; those do without."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 # %%
@@ -124,10 +140,7 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
     description = read_description(directory)["model"]
-    try:
-        weights = safetensors.torch.load((directory / WEIGHTS_FILE).read_bytes())
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{directory / WEIGHTS_FILE} is damaged or cut short ({error}); copy it again.") from error
+    weights = read_tensors(directory / WEIGHTS_FILE)
     try:
         config = TransformerConfig.from_json(json.dumps(description))
         expected = _shapes(config, at_most=len(weights))
@@ -160,6 +173,27 @@ def _shapes(config: TransformerConfig, at_most: int) -> dict[str, tuple[int, ...
 
 # %%
 #| export
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, in the types they were written in.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Name to tensor, on the CPU.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged.
+    """
+    try:
+        return safetensors.torch.load(Path(path).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged or cut short ({error}); copy it again.") from error
+
+
+# %%
+#| export
 def read_description(directory: str | Path) -> dict[str, Any]:
     """The content of a checkpoint's config.json: its "format", its "model" and what is known "about" it.
 
@@ -181,6 +215,115 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != FORMAT or "model" not in description:
         raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; was it written by another version?")
     return description
+
+
+# %% [markdown]
+# ## While a model is trained
+#
+# A run writes a checkpoint now and then. Each is a folder of its own, which appears under its name when it is whole. The
+# newest one also holds what the optimizer knows, as tensors, so that a run can go on. The others need less: they are
+# there to be averaged.
+
+
+# %%
+#| export
+def save_training_checkpoint(
+    run: str | Path, step: int, model: Transformer, state: Mapping[str, Tensor], keep: int, **about: Any
+) -> Path:
+    """Write the checkpoint of an update, and remove what is no longer needed.
+
+    Args:
+        run: The run's folder.
+        step: Number of the update.
+        model: The model.
+        state: What else it takes to go on from here, as tensors.
+        keep: How many checkpoints stay, the newest; only the newest keeps its state.
+        **about: What is to be known about it, as JSON values.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        OSError: The folder cannot be written; the earlier checkpoints are untouched.
+    """
+    folder = Path(run) / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*"):  # by a run that was killed while it wrote or removed
+        shutil.rmtree(left, ignore_errors=True)
+    target = folder / f"step-{step:08}"
+    if not target.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
+        try:
+            save_checkpoint(unfinished, model, step=step, **about)
+            write_atomically(unfinished / STATE_FILE, safetensors.torch.save(dict(state)))
+            unfinished.chmod(0o755)
+            unfinished.rename(target)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        _sync_folder(folder)
+    older = list_checkpoints(run)[:-1]
+    for path in older:
+        (path / STATE_FILE).unlink(missing_ok=True)
+    for path in older[: max(0, len(older) + 1 - keep)]:
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}")))  # first out of sight: no half one is ever seen
+    return target
+
+
+# %%
+#| export
+def list_checkpoints(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, the oldest first.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        Their folders; none if there are none.
+    """
+    return sorted((Path(run) / "checkpoints").glob("step-*"))
+
+
+# %% [markdown]
+# ## The mean of several checkpoints
+#
+# > For the base models, we used a single model obtained by averaging the last 5 checkpoints, which were written at
+# > 10-minute intervals. For the big models, we averaged the last 20 checkpoints.
+# >
+# > — Section 6.1
+#
+# A shared matrix stands in the file once, so it is averaged once.
+
+
+# %%
+#| export
+def average_checkpoints(directories: Sequence[str | Path]) -> Transformer:
+    """The model whose weights are the mean of several checkpoints' weights.
+
+    Args:
+        directories: Checkpoints of one model.
+
+    Returns:
+        The model, in evaluation mode, on the CPU.
+
+    Raises:
+        FileNotFoundError: A folder or file is missing.
+        ValueError: There is no checkpoint, one is damaged, or they are of different models.
+
+    Source: §6.1.
+    """
+    if not directories:
+        raise ValueError("there is no checkpoint to average; give at least one.")
+    model = load_checkpoint(directories[0])
+    total = {name: value.double() for name, value in model.state_dict().items()}
+    for directory in directories[1:]:
+        other = load_checkpoint(directory)
+        if other.config != model.config:
+            raise ValueError(f"{directories[0]} and {directory} are different models; only one model can be averaged.")
+        for name, value in other.state_dict().items():
+            total[name] += value
+    model.load_state_dict({name: value / len(directories) for name, value in total.items()})
+    return model
 
 
 # %% [markdown]
@@ -249,11 +392,28 @@ assert sorted(path.name for path in (folder / "tiny").iterdir()) == before
 assert load_checkpoint(folder / "tiny").config == model.config
 
 # %% [markdown]
+# ## Check it: a run's checkpoints
+#
+# Three are written and two are kept. Only the newest can be continued from.
+
+# %%
+for step in (10, 20, 30):
+    with torch.no_grad():
+        model.embedding.weight.fill_(step)
+    save_training_checkpoint(folder / "run", step, model, {"moment": torch.zeros(3)}, keep=2)
+for path in list_checkpoints(folder / "run"):
+    print(path.name, sorted(file.name for file in path.iterdir()))
+assert [path.name for path in list_checkpoints(folder / "run")] == ["step-00000020", "step-00000030"]
+mean = average_checkpoints(list_checkpoints(folder / "run"))
+assert (mean.embedding.weight == 25).all() and mean.config == model.config
+
+# %% [markdown]
 # ## What we now know
 #
 # * A checkpoint is `config.json` and `model.safetensors`. Loading runs no code from either.
 # * Saved and loaded, the model gives the same logits bit for bit; in float16 it takes half the space.
 # * A broken or foreign file is refused in one sentence; a failed write changes nothing.
+# * A run's checkpoint appears when it is whole; the mean of several is one call.
 
 # %% [markdown]
 # ## Exercises
@@ -273,4 +433,5 @@ assert tables == ["embedding.weight"]
 # ## The notebook and the module agree
 
 # %%
-assert transformer.load_checkpoint(folder / "tiny")(src, tgt_in).equal(model(src, tgt_in))
+assert transformer.load_checkpoint(folder / "tiny")(src, tgt_in).equal(again(src, tgt_in))
+assert transformer.list_checkpoints(folder / "run") == list_checkpoints(folder / "run")

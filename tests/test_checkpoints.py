@@ -418,7 +418,7 @@ def test_what_was_written_is_on_the_disk_before_it_takes_the_name(tmp_path, monk
         real = getattr(os, name)
         monkeypatch.setattr(module.os, name, lambda *args, name=name, real=real: (calls.append(name), real(*args)))
     write_atomically(tmp_path / "file", b"new")
-    assert calls == ["fsync", "replace"]
+    assert calls == ["fsync", "replace", "fsync"], "the last one is the folder's"
 
 
 @pytest.mark.parametrize("failing", [1, 2])

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 8512aace3d37b7e1
+# sha256 of what follows: a46a85c3b7a6bea9
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -113,6 +113,9 @@ __all__ = [
     "prepositional",
     "VerbGroup",
     "verb_group",
+    "read_sources",
+    "data_folder",
+    "download",
     "VOCABULARY_SIZES",
     "read_lines",
     "read_pairs",
@@ -242,6 +245,9 @@ _HOME = {
     "prepositional": "lexicon",
     "VerbGroup": "lexicon",
     "verb_group": "lexicon",
+    "read_sources": "downloads",
+    "data_folder": "downloads",
+    "download": "downloads",
     "VOCABULARY_SIZES": "preparation",
     "read_lines": "preparation",
     "read_pairs": "preparation",
@@ -272,6 +278,7 @@ _MODULES = (
     "corpus",
     "data",
     "decoding",
+    "downloads",
     "embeddings",
     "feed_forward",
     "layers",
@@ -297,6 +304,7 @@ if TYPE_CHECKING:
     from transformer import corpus as corpus
     from transformer import data as data
     from transformer import decoding as decoding
+    from transformer import downloads as downloads
     from transformer import embeddings as embeddings
     from transformer import feed_forward as feed_forward
     from transformer import layers as layers
@@ -354,6 +362,7 @@ if TYPE_CHECKING:
         padding_share,
     )
     from transformer.decoding import EXTRA_TOKENS, Hypothesis, beam_search, greedy_decode, length_penalty, sample
+    from transformer.downloads import data_folder, download, read_sources
     from transformer.embeddings import TokenEmbedding
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock

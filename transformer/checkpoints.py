@@ -1,16 +1,19 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: 9af6b45c0eb9a0f2
+# sha256 of what follows: 967fab561deb31e5
 """Checkpoints (Appendix A3)."""
 
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from transformer.model import Transformer, TransformerConfig
 
@@ -18,15 +21,20 @@ __all__ = [
     "FORMAT",
     "CONFIG_FILE",
     "WEIGHTS_FILE",
+    "STATE_FILE",
     "write_atomically",
     "save_checkpoint",
     "load_checkpoint",
+    "read_tensors",
     "read_description",
+    "save_training_checkpoint",
+    "list_checkpoints",
+    "average_checkpoints",
 ]
 
 
 FORMAT = 1
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE, STATE_FILE = "config.json", "model.safetensors", "state.safetensors"
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
@@ -51,6 +59,17 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut. Not every system can open a folder; those do without."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtype | None = None, **about: Any) -> None:
@@ -94,10 +113,7 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
     description = read_description(directory)["model"]
-    try:
-        weights = safetensors.torch.load((directory / WEIGHTS_FILE).read_bytes())
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{directory / WEIGHTS_FILE} is damaged or cut short ({error}); copy it again.") from error
+    weights = read_tensors(directory / WEIGHTS_FILE)
     try:
         config = TransformerConfig.from_json(json.dumps(description))
         expected = _shapes(config, at_most=len(weights))
@@ -126,6 +142,25 @@ def _shapes(config: TransformerConfig, at_most: int) -> dict[str, tuple[int, ...
         return {name: tuple(value.shape) for name, value in Transformer(config).state_dict().items()}
 
 
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, in the types they were written in.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Name to tensor, on the CPU.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged.
+    """
+    try:
+        return safetensors.torch.load(Path(path).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged or cut short ({error}); copy it again.") from error
+
+
 def read_description(directory: str | Path) -> dict[str, Any]:
     """The content of a checkpoint's config.json: its "format", its "model" and what is known "about" it.
 
@@ -147,3 +182,87 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != FORMAT or "model" not in description:
         raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; was it written by another version?")
     return description
+
+
+def save_training_checkpoint(
+    run: str | Path, step: int, model: Transformer, state: Mapping[str, Tensor], keep: int, **about: Any
+) -> Path:
+    """Write the checkpoint of an update, and remove what is no longer needed.
+
+    Args:
+        run: The run's folder.
+        step: Number of the update.
+        model: The model.
+        state: What else it takes to go on from here, as tensors.
+        keep: How many checkpoints stay, the newest; only the newest keeps its state.
+        **about: What is to be known about it, as JSON values.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        OSError: The folder cannot be written; the earlier checkpoints are untouched.
+    """
+    folder = Path(run) / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*"):  # by a run that was killed while it wrote or removed
+        shutil.rmtree(left, ignore_errors=True)
+    target = folder / f"step-{step:08}"
+    if not target.exists():
+        unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
+        try:
+            save_checkpoint(unfinished, model, step=step, **about)
+            write_atomically(unfinished / STATE_FILE, safetensors.torch.save(dict(state)))
+            unfinished.chmod(0o755)
+            unfinished.rename(target)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        _sync_folder(folder)
+    older = list_checkpoints(run)[:-1]
+    for path in older:
+        (path / STATE_FILE).unlink(missing_ok=True)
+    for path in older[: max(0, len(older) + 1 - keep)]:
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}")))  # first out of sight: no half one is ever seen
+    return target
+
+
+def list_checkpoints(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, the oldest first.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        Their folders; none if there are none.
+    """
+    return sorted((Path(run) / "checkpoints").glob("step-*"))
+
+
+def average_checkpoints(directories: Sequence[str | Path]) -> Transformer:
+    """The model whose weights are the mean of several checkpoints' weights.
+
+    Args:
+        directories: Checkpoints of one model.
+
+    Returns:
+        The model, in evaluation mode, on the CPU.
+
+    Raises:
+        FileNotFoundError: A folder or file is missing.
+        ValueError: There is no checkpoint, one is damaged, or they are of different models.
+
+    Source: §6.1.
+    """
+    if not directories:
+        raise ValueError("there is no checkpoint to average; give at least one.")
+    model = load_checkpoint(directories[0])
+    total = {name: value.double() for name, value in model.state_dict().items()}
+    for directory in directories[1:]:
+        other = load_checkpoint(directory)
+        if other.config != model.config:
+            raise ValueError(f"{directories[0]} and {directory} are different models; only one model can be averaged.")
+        for name, value in other.state_dict().items():
+            total[name] += value
+    model.load_state_dict({name: value / len(directories) for name, value in total.items()})
+    return model
