@@ -22,18 +22,19 @@ ALLOWED: dict[str, set[str]] = {
     "lexicon": set(),
     "corpus": {"lexicon"},
     "downloads": set(),
+    "distributed": set(),
     "multi_head": {"attention"},
     "layers": {"multi_head", "feed_forward"},
     "model": {"masks", "embeddings", "positional_encoding", "layers", "multi_head", "feed_forward"},
     "complexity": {"model"},
     "ledger": {"model"},
-    "scoring": {"model"},
+    "scoring": set(),
     "checkpoints": {"model"},
     "decoding": {"model", "masks"},
     "data": {"corpus", "downloads"},
     "preparation": {"data", "downloads", "corpus", "checkpoints"},
     # The training loop is given model and batches by its caller; it knows them as types.
-    "training": {"schedule", "loss", "checkpoints", "model", "data.Batch"},
+    "training": {"schedule", "loss", "checkpoints", "distributed", "ledger", "model", "data.Batch"},
     "translator": {"data", "checkpoints", "decoding", "model"},
 }
 # Rooms that stand on all the others, from below to the top.
@@ -42,7 +43,7 @@ ON_TOP = ["visualization", "variations", "parsing", "wmt14", "cli"]
 AROUND = ["numpy_reference", "gpt", "exercises", "modern"]
 
 AT_IMPORT = {"torch", "numpy", "safetensors", "tqdm"} | set(sys.stdlib_module_names)
-LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "altair", "matplotlib"}
+LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "sacremoses", "altair", "matplotlib"}
 
 SPINE = ["attention", "multi_head", "masks", "feed_forward", "embeddings", "positional_encoding", "layers", "model"]
 PACKAGE = Path(__file__).resolve().parents[1] / "transformer"

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: a46a85c3b7a6bea9
+# sha256 of what follows: 5b5348c82678c863
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -49,6 +49,15 @@ __all__ = [
     "TrainingConfig",
     "Record",
     "train",
+    "T",
+    "join_processes",
+    "leave_processes",
+    "rank",
+    "world_size",
+    "data_parallel",
+    "sum_over_ranks",
+    "share_over_ranks",
+    "gather_from_ranks",
     "PAPER_TFLOPS",
     "paper_cost",
     "flops_by_part",
@@ -116,6 +125,11 @@ __all__ = [
     "read_sources",
     "data_folder",
     "download",
+    "unpack",
+    "read_sgml",
+    "Corpus",
+    "files_corpus",
+    "find_corpus",
     "VOCABULARY_SIZES",
     "read_lines",
     "read_pairs",
@@ -181,6 +195,15 @@ _HOME = {
     "TrainingConfig": "training",
     "Record": "training",
     "train": "training",
+    "T": "distributed",
+    "join_processes": "distributed",
+    "leave_processes": "distributed",
+    "rank": "distributed",
+    "world_size": "distributed",
+    "data_parallel": "distributed",
+    "sum_over_ranks": "distributed",
+    "share_over_ranks": "distributed",
+    "gather_from_ranks": "distributed",
     "PAPER_TFLOPS": "ledger",
     "paper_cost": "ledger",
     "flops_by_part": "ledger",
@@ -248,6 +271,11 @@ _HOME = {
     "read_sources": "downloads",
     "data_folder": "downloads",
     "download": "downloads",
+    "unpack": "downloads",
+    "read_sgml": "downloads",
+    "Corpus": "downloads",
+    "files_corpus": "downloads",
+    "find_corpus": "downloads",
     "VOCABULARY_SIZES": "preparation",
     "read_lines": "preparation",
     "read_pairs": "preparation",
@@ -278,6 +306,7 @@ _MODULES = (
     "corpus",
     "data",
     "decoding",
+    "distributed",
     "downloads",
     "embeddings",
     "feed_forward",
@@ -304,6 +333,7 @@ if TYPE_CHECKING:
     from transformer import corpus as corpus
     from transformer import data as data
     from transformer import decoding as decoding
+    from transformer import distributed as distributed
     from transformer import downloads as downloads
     from transformer import embeddings as embeddings
     from transformer import feed_forward as feed_forward
@@ -362,7 +392,27 @@ if TYPE_CHECKING:
         padding_share,
     )
     from transformer.decoding import EXTRA_TOKENS, Hypothesis, beam_search, greedy_decode, length_penalty, sample
-    from transformer.downloads import data_folder, download, read_sources
+    from transformer.distributed import (
+        T,
+        data_parallel,
+        gather_from_ranks,
+        join_processes,
+        leave_processes,
+        rank,
+        share_over_ranks,
+        sum_over_ranks,
+        world_size,
+    )
+    from transformer.downloads import (
+        Corpus,
+        data_folder,
+        download,
+        files_corpus,
+        find_corpus,
+        read_sgml,
+        read_sources,
+        unpack,
+    )
     from transformer.embeddings import TokenEmbedding
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
