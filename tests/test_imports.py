@@ -43,7 +43,7 @@ ON_TOP = ["visualization", "variations", "parsing", "wmt14", "cli"]
 AROUND = ["numpy_reference", "gpt", "exercises", "modern"]
 
 AT_IMPORT = {"torch", "numpy", "safetensors", "tqdm"} | set(sys.stdlib_module_names)
-LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "sacremoses", "altair", "matplotlib"}
+LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "yaml", "sacremoses", "altair", "matplotlib"}
 
 SPINE = ["attention", "multi_head", "masks", "feed_forward", "embeddings", "positional_encoding", "layers", "model"]
 PACKAGE = Path(__file__).resolve().parents[1] / "transformer"

@@ -165,6 +165,7 @@ def test_every_chapter_checks_the_version(notebooks: list[Path], project: dict[s
         ("safetensors", ["0.5.3", "0.8.0"]),
         ("sentencepiece", ["0.2.0", "0.2.3"]),
         ("tqdm", ["4.67.1"]),
+        ("pyyaml", ["6.0.2", "6.0.3"]),
     ],
 )
 def test_package_leaves_what_is_installed(project: dict[str, list[str]], name: str, kept: list[str]) -> None:
@@ -175,7 +176,7 @@ def test_package_leaves_what_is_installed(project: dict[str, list[str]], name: s
 
 def test_package_asks_for_few_and_pins_none(project: dict[str, list[str]]) -> None:
     requirements = [Requirement(text) for text in project["dependencies"]]
-    assert {r.name for r in requirements} == {"torch", "numpy", "safetensors", "sentencepiece", "tqdm"}
+    assert {r.name for r in requirements} == {"torch", "numpy", "safetensors", "sentencepiece", "tqdm", "pyyaml"}
     assert all(s.operator == ">=" for r in requirements for s in r.specifier)
 
 
@@ -262,7 +263,7 @@ assert "transformer.model" not in sys.modules, "names are loaded when they are a
 for name in transformer.__all__:
     getattr(transformer, name)
 assert state() == before
-heavy = {"altair", "matplotlib", "sacrebleu", "sentencepiece", "IPython", "pandas", "jupytext"} & set(sys.modules)
+heavy = {"altair", "matplotlib", "sacrebleu", "sentencepiece", "IPython", "pandas", "jupytext", "yaml"} & set(sys.modules)
 assert not heavy, heavy
 """
 

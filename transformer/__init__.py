@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 5b5348c82678c863
+# sha256 of what follows: 46a0717335c88b81
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -47,8 +47,11 @@ __all__ = [
     "padding_share",
     "copy_task",
     "TrainingConfig",
+    "pick_precision",
     "Record",
+    "Stopped",
     "train",
+    "perplexity",
     "T",
     "join_processes",
     "leave_processes",
@@ -193,8 +196,11 @@ _HOME = {
     "padding_share": "data",
     "copy_task": "data",
     "TrainingConfig": "training",
+    "pick_precision": "training",
     "Record": "training",
+    "Stopped": "training",
     "train": "training",
+    "perplexity": "training",
     "T": "distributed",
     "join_processes": "distributed",
     "leave_processes": "distributed",
@@ -466,7 +472,7 @@ if TYPE_CHECKING:
     )
     from transformer.schedule import NoamScheduler, make_adam, noam_rate
     from transformer.scoring import TOKENIZERS, Score, bleu, chrf, paper_bleu, split_compounds
-    from transformer.training import Record, TrainingConfig, train
+    from transformer.training import Record, Stopped, TrainingConfig, perplexity, pick_precision, train
     from transformer.translator import TOKENIZER_FILE, Translator, load_toy_translator
     from transformer.visualization import (
         SPACE,
