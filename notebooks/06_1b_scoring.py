@@ -212,7 +212,7 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(TOKENIZERS)}.")
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"), hypotheses, references)
 
 
@@ -249,7 +249,7 @@ def chrf(*, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     Source: §6.1 (a second opinion; not the paper's).
     """
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics.chrf import CHRF
     return _score(CHRF(), hypotheses, references)
 
 
@@ -314,7 +314,7 @@ def paper_bleu(*, hypotheses: Sequence[str], references: Sequence[str], language
     Source: §6.1, and the script `get_ende_bleu.sh` of tensor2tensor.
     """
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     sides = [[split_compounds(line) for line in _moses(side, language)] for side in _paired(hypotheses, references)]
     score = _score(BLEU(tokenize="none", smooth_method="none", force=True), *sides)
     return score._replace(signature=score.signature.replace("tok:none", f"tok:moses-{language}|compounds:split"))
@@ -360,7 +360,7 @@ assert values[0] < values[1] < values[2] and SCORES["Moses, compounds split"].va
 # Where do the points come from? Here is one sentence as the rules see it.
 
 # %%
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 
 text = PAIRS[1][0].replace("Nachtzug", "Nacht-Zug")
 print("spaces   ", text)

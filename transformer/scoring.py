@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1b_scoring.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 0b5c5391cd3001b4
+# sha256 of what follows: 5e0b5c607d0d7730
 """Scoring (Section 6.1)."""
 
 import re
@@ -76,7 +76,7 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(TOKENIZERS)}.")
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"), hypotheses, references)
 
 
@@ -104,7 +104,7 @@ def chrf(*, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     Source: §6.1 (a second opinion; not the paper's).
     """
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics.chrf import CHRF
     return _score(CHRF(), hypotheses, references)
 
 
@@ -154,7 +154,7 @@ def paper_bleu(*, hypotheses: Sequence[str], references: Sequence[str], language
     Source: §6.1, and the script `get_ende_bleu.sh` of tensor2tensor.
     """
     with _needs("sacrebleu"):
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
     sides = [[split_compounds(line) for line in _moses(side, language)] for side in _paired(hypotheses, references)]
     score = _score(BLEU(tokenize="none", smooth_method="none", force=True), *sides)
     return score._replace(signature=score.signature.replace("tok:none", f"tok:moses-{language}|compounds:split"))
