@@ -80,7 +80,7 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
 #| export
 def _check_count(name: str, value: int, most: int | None = None) -> None:
     if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be at least 1.")
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 up.")
     if most is not None and value > most:
         raise ValueError(f"{name} is {value}; it must be at most {most}.")
 
@@ -113,7 +113,7 @@ def _write(
         tokens = chosen[live, None].to(src)  # (rows, 1)
         if len(live) < len(sentence):
             sentence = sentence[live]
-            cache.select(live.to(src.device))
+            _follow(cache, live.to(src.device), moved=True)
     return outputs
 
 
@@ -221,11 +221,20 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
 
 # %%
 #| export
-def _follow(cache: DecoderCache, rows: Tensor) -> None:
-    """Give each row the past of another row of the same sentence. The memory of both is the same and stays."""
+def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
+    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
+
+    Unless moved, each row stays with its sentence, and so the memory stays where it is.
+    """
     for layer in cache.layers:
-        for kept in (layer.own.keys, layer.own.values):
-            kept[:, :, : cache.length] = kept[rows, :, : cache.length]
+        own = layer.own
+        for kept in (own.keys, own.values):
+            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
+        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
+        if moved:
+            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
+    if moved and cache.memory_mask is not None:
+        cache.memory_mask = cache.memory_mask[rows]
 
 
 # %%
@@ -304,10 +313,10 @@ def beam_search(
         if not len(keep):
             break
         rows = (here * width + parent)[keep].flatten()
-        if len(keep) < len(over) or width < log_p.size(1):
+        if width < log_p.size(1):
             cache.select(rows.to(src.device))
-        elif not rows.equal(torch.arange(len(rows))):
-            _follow(cache, rows.to(src.device))
+        elif not rows.equal(torch.arange(len(rows))) or len(keep) < len(over):
+            _follow(cache, rows.to(src.device), moved=len(keep) < len(over))
         sentence, log_p, written, worst = sentence[keep], log_p[keep], written[keep], worst[keep]
         tokens = token[keep].view(-1, 1).to(src)
     return found
@@ -351,6 +360,8 @@ def sample(
     seeds = [(seed, i) for i in range(len(src))] if isinstance(seed, int) else [(one,) for one in seed]
     if len(seeds) != len(src):
         raise ValueError(f"{len(seeds)} seeds are given for {len(src)} sentences; give one for each, or one number.")
+    if any(number < 0 for entropy in seeds for number in entropy):
+        raise ValueError(f"seed is {seed}; seeds are whole numbers from 0 up.")
     streams = [np.random.default_rng(entropy) for entropy in seeds]
 
     def draw(logits: Tensor, sentence: Tensor, step: int) -> Tensor:

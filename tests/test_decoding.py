@@ -1,5 +1,7 @@
-"""Section 6.1: greedy decoding, with the cache, in batches."""
+"""Section 6.1: greedy decoding, beam search and sampling, with the cache, in batches."""
 
+import itertools
+import math
 import re
 
 import pytest
@@ -7,9 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer import Transformer, TransformerConfig, greedy_decode
+from transformer import Transformer, TransformerConfig, beam_search, embedded_corpus, greedy_decode, load_toy_translator
+from transformer import sample as draw
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, pad
-from transformer.decoding import EXTRA_TOKENS
+from transformer.decoding import EXTRA_TOKENS, length_penalty
+from transformer.layers import LayerCache
+from transformer.model import DecoderCache
+from transformer.multi_head import KeyValueCache
 
 CONFIGS = {
     "the paper's": {},
@@ -132,20 +138,15 @@ class Scripted:
 
         def new_cache(*arguments):
             self.cache = self.new_cache(*arguments)
-            self.rows = torch.arange(arguments[0].size(0))
-            select = self.cache.select
-
-            def select_too(index):
-                self.rows = self.rows[index]
-                select(index)
-
-            self.cache.select = select_too
+            self.first = self.cache.layers[0].memory_keys.clone()
             return self.cache
 
         def project(hidden):
             logits = self.project(hidden)
             self.widths.append(logits.size(0))
-            tokens = torch.tensor([self.script(i, self.cache.length) for i in self.rows.tolist()])
+            same = (self.cache.layers[0].memory_keys[:, None] == self.first).flatten(2).all(dim=-1)
+            rows = same.int().argmax(dim=1).tolist()  # a row is known by its source
+            tokens = torch.tensor([self.script(i, self.cache.length) for i in rows])
             return torch.zeros_like(logits).scatter(2, tokens[:, None, None], 1.0)
 
         self.model.new_cache, self.model.output_projection = new_cache, project
@@ -212,18 +213,453 @@ def test_nothing_is_left_behind():
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
 
 
-def test_training_mode_is_refused():
+# ------------------------------------------------------------------------------------------- beam search: what it finds
+
+
+class Table:
+    """A model that is a table: log P of the next token after the source's first token and what is written.
+
+    It keeps what is written in the keys of a real cache, so a search that mixes up its rows reads from the wrong line.
+    """
+
+    training = False
+
+    def __init__(self, log_p, vocab_size=4):
+        self.config = TransformerConfig(vocab_size, vocab_size, d_model=2, n_heads=1, n_layers=1, d_ff=1)
+        self.log_p, self.calls = log_p, []
+
+    def encode(self, src, src_mask):
+        return src[:, None, :, None].double()
+
+    def new_cache(self, memory, memory_mask, room):
+        keys = torch.full((len(memory), 1, room, 1), torch.nan, dtype=torch.float64)
+        return DecoderCache([LayerCache(KeyValueCache(keys, keys.clone()), memory, memory)], memory_mask)
+
+    def decode(self, tokens, cache):
+        layer = cache.layers[0]
+        new = tokens[:, None, :, None].double()
+        keys, values = layer.own.append(new, new)
+        assert keys.equal(values)
+        self.calls.append(len(tokens))
+        return torch.cat([layer.memory_keys[:, 0, :1, 0], keys[:, 0, 1:, 0]], dim=1)[:, None]
+
+    def output_projection(self, hidden):
+        rows = [self.log_p(int(first), tuple(int(i) for i in rest)) for first, *rest in hidden[:, 0].tolist()]
+        return torch.tensor(rows, dtype=torch.float64)[:, None]
+
+
+def random_table(seed, vocab_size=4):
+    """A table with a line of its own, made when first asked for, for every beginning."""
+    lines = {}
+
+    def log_p(source, written):
+        if (source, written) not in lines:
+            number = hash((seed, source, written)) % 2**32  # hashes of integers are the same in every run
+            noise = torch.randn(vocab_size, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+            lines[source, written] = (1.5 * noise).log_softmax(dim=0).tolist()
+        return lines[source, written]
+
+    return log_p
+
+
+def by_penalty(total, length, alpha, form="gnmt"):
+    return total / (((5 + length) / 6) ** alpha if form == "gnmt" else length**alpha)
+
+
+def exhaustive(log_p, source, alpha, limit, form):
+    """Every sequence that ends within the limit, the best score first."""
+    found = []
+    for n in range(limit):
+        for y in itertools.product([i for i in range(4) if i != EOS_ID], repeat=n):
+            steps = [log_p(source, y[:i])[token] for i, token in enumerate([*y, EOS_ID])]
+            found.append((by_penalty(math.fsum(steps), n + 1, alpha, form), list(y)))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("form", ["gnmt", "fairseq"])
+@pytest.mark.parametrize("alpha", [0, 0.6, 1, 3])
+def test_a_wide_beam_finds_what_exhaustive_search_finds(alpha, form):
+    lengths = set()
+    for seed in range(5):
+        table = random_table(seed)
+        src = torch.tensor([[0, 2], [1, 2], [3, 2]])
+        results = beam_search(Table(table), src, 4**4, alpha, 5, n_best=6, penalty=form)
+        for source, hypotheses in zip([0, 1, 3], results, strict=True):
+            expected = exhaustive(table, source, alpha, 5, form)[:6]
+            assert [hypothesis.ids for hypothesis in hypotheses] == [y for _, y in expected]
+            assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx([score for score, _ in expected])
+            lengths.add(len(expected[0][1]))
+    assert len(lengths) > 1, "the best must not always have the same length"
+
+
+def textbook(model, source, beam_size, alpha, limit, n_best=1, form="gnmt"):
+    """Beam search for one sentence by the chapter's conventions: no cache, no tensors, never ends early."""
+    living, finished = [(0.0, [])], []
+    for step in range(1, limit + 1):
+        targets = torch.tensor([[model.config.bos_id, *y] for _, y in living])
+        with torch.no_grad():
+            logits = model(torch.tensor([source] * len(living)), targets)[:, -1]
+        grown = []
+        for (p, y), line in zip(living, logits.log_softmax(dim=-1).tolist(), strict=True):
+            grown += [(p + q, [*y, token]) for token, q in enumerate(line)]
+        grown.sort(key=lambda candidate: -candidate[0])
+        ends = [candidate for candidate in grown[:beam_size] if candidate[1][-1] == model.config.eos_id]
+        finished += [(by_penalty(p, step, alpha, form), p, y[:-1]) for p, y in ends]
+        if beam_size == 1 and ends:
+            break
+        living = [(p, y) for p, y in grown if y[-1] != model.config.eos_id][:beam_size]
+    cut = [(by_penalty(p, limit, alpha, form), p, y) for p, y in living]
+    return sorted(finished or cut, key=lambda candidate: -candidate[0])[:n_best]
+
+
+def same(hypotheses, expected, tolerance=1e-9):
+    assert [hypothesis.ids for hypothesis in hypotheses] == [y for _, _, y in expected]
+    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx([s for s, _, _ in expected], abs=tolerance)
+    assert [h.log_probability for h in hypotheses] == pytest.approx([p for _, p, _ in expected], abs=3 * tolerance)
+
+
+def search(model, sources, *options, **more):
+    return beam_search(model, pad(sources, model.config.pad_id), *options, **more)
+
+
+@pytest.fixture(scope="module")
+def searched(case):
+    """For the models above, what the textbook finds with a beam of three."""
+    model, sources, _ = case
+    return model, sources, [textbook(model, source, 3, 0.6, LIMIT, 3) for source in sources]
+
+
+def test_the_batch_finds_what_the_textbook_finds(searched):
+    model, sources, expected = searched
+    for hypotheses, wanted in zip(search(model, sources, 3, 0.6, LIMIT, 3), expected, strict=True):
+        same(hypotheses, wanted)
+
+
+def test_the_beam_in_any_order_and_any_company(searched):
+    model, sources, expected = searched
+    generator = torch.Generator().manual_seed(1)
+    for size in (1, 1, 2, 4, len(sources)):
+        order = torch.randperm(len(sources), generator=generator)[:size].tolist()
+        wider = [*[sources[i] for i in order], [5] * 40 + [model.config.eos_id]][: size + (size < 3)]
+        if model.config.positions == "learned":
+            wider = wider[:size]  # forty are more than it has positions
+        for i, hypotheses in zip(order, search(model, wider, 3, 0.6, LIMIT, 3), strict=False):
+            same(hypotheses, expected[i])
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    beam_size=st.integers(1, 6),
+    alpha=st.sampled_from([0, 0.3, 0.6, 1, 2]),
+    limit=st.integers(1, 9),
+    form=st.sampled_from(["gnmt", "fairseq"]),
+    data=st.data(),
+)
+def test_any_model_beam_penalty_and_limit(seed, lengths, beam_size, alpha, limit, form, data):
+    model = random_model(seed, n_layers=1)
+    n_best = data.draw(st.integers(1, beam_size))
+    sources = random_sources(model, lengths, seed)
+    results = search(model, sources, beam_size, alpha, limit, n_best, form)
+    for source, hypotheses in zip(sources, results, strict=True):
+        same(hypotheses, textbook(model, source, beam_size, alpha, limit, n_best, form))
+
+
+def test_beam_of_one_is_greedy():
+    for seed in range(5):
+        model = random_model(seed)
+        sources = random_sources(model, [1 + i for i in range(10)], seed)
+        greedy = decode(model, sources, max_new_tokens=LIMIT)
+        for alpha in (0, 0.6, 2):
+            results = search(model, sources, 1, alpha, LIMIT)
+            assert [hypotheses[0].ids for hypotheses in results] == greedy
+
+
+def table_of(lines):
+    """P(next token) of some beginnings, by (padding, begin, end, word)."""
+    rest = [0.25] * 4  # after what cannot be written
+    return lambda source, written: [math.log(p) if p else -math.inf for p in lines.get(written, rest)]
+
+
+def test_the_search_goes_on_when_the_best_hypothesis_ends():
+    """The short one ends first and is the most probable; the long one has the better score under a penalty."""
+    lines = {(): [0.0, 0.55, 0.45, 0.0], (1,): [0.0, 0.0, 0.0, 1.0], (1, 3): [0.0, 0.0, 0.0, 1.0]}
+    lines |= {(1, 3, 3): [0.0, 0.0, 0.8, 0.2], (1, 3, 3, 3): [0.0, 0.0, 1.0, 0.0]}
+    src, model = torch.tensor([[3, 2]]), Table(table_of(lines))
+    assert by_penalty(math.log(0.45), 1, 0) > by_penalty(math.log(0.44), 4, 0)
+    assert by_penalty(math.log(0.45), 1, 0.6) < by_penalty(math.log(0.44), 4, 0.6)
+    assert beam_search(model, src, 2, 0, 5)[0][0].ids == []
+    (best,) = beam_search(model, src, 2, 0.6, 5)[0]
+    assert best.ids == [1, 3, 3] and best.score == pytest.approx(by_penalty(math.log(0.44), 4, 0.6))
+
+
+def test_greedy_can_miss_what_a_beam_finds():
+    lines = {(): [0.4, 0.6, 0.0, 0.0], (0,): [0.0, 0.0, 0.9, 0.1], (1,): [0.0, 0.0, 0.4, 0.6]}
+    lines |= {y: [0.0, 0.0, 1.0, 0.0] for y in [(0, 3), (1, 3)]}
+    src, model = torch.tensor([[3, 2]]), Table(table_of(lines))
+    assert greedy_decode(model, src, 3) == [[1, 3]]
+    assert [beam_search(model, src, k, 0, 3)[0][0].ids for k in (1, 2)] == [[1, 3], [0]]
+
+
+def test_the_search_ends_when_nothing_can_catch_up():
+    """The bound is taken at the maximum length, so a higher limit may take longer; without a penalty it may not."""
+    table = Table(lambda source, written: [math.log(p) for p in (0.04, 0.02, 0.9, 0.04)])
+    src = torch.tensor([[3, 2]])
+    assert beam_search(table, src, 4, 0, 50)[0][0].ids == [] and len(table.calls) == 1
+    table.calls.clear()
+    assert beam_search(table, src, 4, 0.6, 50, n_best=4)[0][0].ids == [] and 1 < len(table.calls) < 10
+
+
+def test_who_is_done_leaves_the_batch_and_its_rows_with_it():
+    def log_p(source, written):
+        ends = len(written) >= source
+        return [math.log(p) for p in ((0.001, 0.001, 0.997, 0.001) if ends else (0.33, 0.3, 0.01, 0.36))]
+
+    model = Table(log_p)
+    results = beam_search(model, torch.tensor([[3, 2], [0, 2], [1, 2]]), 2, 0, 10)
+    assert [hypotheses[0].ids for hypotheses in results] == [[3, 3, 3], [], [3]]
+    assert model.calls == [3, 4, 2, 2], "one row a sentence at first, since all beams begin alike; then two each"
+
+
+def test_a_search_without_an_end_is_cut():
+    endless = Table(lambda source, written: [math.log(0.6), math.log(0.3), -math.inf, math.log(0.1)])
+    (first, second) = beam_search(endless, torch.tensor([[3, 2]]), 3, 0.6, 7, n_best=2)[0]
+    assert first.ids == [0] * 7 and sorted(second.ids) == [0] * 6 + [1]
+    assert not first.finished and first.score == pytest.approx(by_penalty(7 * math.log(0.6), 7, 0.6))
+    lengths = [len(hypotheses[0].ids) for hypotheses in beam_search(endless, torch.tensor([[3, 2, 0], [3, 3, 2]]), 2)]
+    assert lengths == [52, 53], "its own length and fifty"
+
+
+def test_one_that_finished_comes_before_all_that_were_cut():
+    late = Table(lambda source, written: [math.log(p) for p in (0.9, 0.01, 0.04, 0.05)])
+    (only,) = beam_search(late, torch.tensor([[3, 2]]), 4, 0.6, 1, n_best=4)[0]
+    assert only.ids == [] and only.finished, "its log P is far below that of the one that was cut"
+
+
+def test_n_best_are_sorted_and_different(searched):
+    model, sources, _ = searched
+    for best, hypotheses in zip(
+        search(model, sources, 5, 0.6, LIMIT), search(model, sources, 5, 0.6, LIMIT, 5), strict=True
+    ):
+        assert best[0] == hypotheses[0] and 1 <= len(hypotheses) <= 5
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses)
+        for h in hypotheses:
+            length = torch.tensor(len(h.ids) + h.finished)
+            assert h.score == pytest.approx(h.log_probability / float(length_penalty(length, 0.6)))
+
+
+def test_equals_are_taken_by_lower_id():
+    """topk promises no order of equals, and on a CPU keeps none."""
+    logits = torch.zeros(64)
+    logits[7:40] = 1.0
+    scattered = logits.topk(6).indices.tolist() != [7, 8, 9, 10, 11, 12]
+    table = Table(lambda source, written: logits.tolist() if len(written) < 3 else [0.0, 0.0, 9.0, *[0.0] * 61], 64)
+    src = torch.tensor([[3, 2]] * 3)
+    for hypotheses in beam_search(table, src, 3, 0, 4, n_best=3):
+        assert [hypothesis.ids for hypothesis in hypotheses] == [[7, 7, 7], [7, 7, 8], [7, 7, 9]]
+    assert greedy_decode(table, src, 4) == draw(table, src, top_k=1, max_new_tokens=4) == [[7, 7, 7]] * 3
+    assert scattered, "this torch takes equals in order: the test shows less than it could"
+
+
+def test_half_precision_is_added_in_double():
+    """bfloat16 logits are full of ties; log P does not lose digits on the way."""
+    model = random_model().bfloat16()
+    sources = random_sources(model, [3, 9])
+    for source, (best, *_) in zip(sources, search(model, sources, 4, 0.6, 8), strict=True):
+        assert math.isfinite(best.score)
+        with torch.no_grad():
+            target = torch.tensor([[1, *best.ids]])
+            line = model(torch.tensor([source]), target)[0].float().log_softmax(dim=-1)
+        wanted = [*best.ids, EOS_ID][: len(best.ids) + best.finished]
+        total = sum(float(line[i, token]) for i, token in enumerate(wanted))
+        assert best.log_probability == pytest.approx(total, abs=0.5), "bfloat16 itself is off by this much"
+
+
+@pytest.mark.slow
+def test_the_trained_model_translates_alike_in_any_batch():
+    """float32, with a few sentences of one token and some far longer than any in training."""
+    translator = load_toy_translator()
+    lines = [pair.source for pair in itertools.islice(embedded_corpus("test"), 150)]
+    lines += [pair.source for pair in itertools.islice(embedded_corpus("long"), 30)]
+    sources = [[*translator.tokenizer.encode(line), EOS_ID] for line in lines]
+    sources += [[EOS_ID]] + [[i, EOS_ID] for i in range(100, 119)]
+    assert len(sources) == 200 and max(map(len, sources)) > 25
+
+    def in_batches(size, order):
+        found = {}
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            results = search(translator.model, [sources[i] for i in chosen], n_best=2)
+            found |= dict(zip(chosen, results, strict=True))
+        return found
+
+    mixed = torch.randperm(len(sources), generator=torch.Generator().manual_seed(0)).tolist()
+    expected = in_batches(50, sorted(mixed, key=lambda i: len(sources[i])))
+    for results in (in_batches(1, mixed[:20]), in_batches(9, mixed)):
+        for i, hypotheses in results.items():
+            assert [hypothesis.ids for hypothesis in hypotheses] == [hypothesis.ids for hypothesis in expected[i]]
+            assert [h.score for h in hypotheses] == pytest.approx([h.score for h in expected[i]], abs=1e-5)
+    for i in range(0, 180, 45):
+        (hypotheses,) = search(translator.model, [sources[i]], 4, 0.6, 20, 2)
+        same(hypotheses, textbook(translator.model, sources[i], 4, 0.6, 20, 2), 1e-5)
+    greedy = decode(translator.model, sources)
+    assert [hypotheses[0].ids for hypotheses in search(translator.model, sources, 1)] == greedy
+
+
+def test_the_penalties():
+    lengths = torch.tensor([1, 7, 25])
+    assert length_penalty(lengths, 0.6).tolist() == pytest.approx([1, 2**0.6, 5**0.6])
+    assert length_penalty(lengths, 0.6, "fairseq").tolist() == pytest.approx([1, 7**0.6, 25**0.6])
+    assert length_penalty(lengths, 0).tolist() == [1, 1, 1]
+
+
+# --------------------------------------------------------------------------------------------------------- sampling
+
+
+# χ² with so many degrees of freedom exceeds this once in a thousand times.
+CRITICAL = {5: 20.5, 6: 22.5, 7: 24.3, 8: 26.1, 9: 27.9, 10: 29.6, 11: 31.3, 12: 32.9}
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, None), (0.5, None), (2.0, 3)])
+def test_samples_come_as_often_as_the_softmax_says(temperature, top_k):
+    table, n = random_table(7), 4000
+    outputs = draw(Table(table), torch.tensor([[3, 2]] * n), temperature, top_k, seed=1, max_new_tokens=2)
+
+    def step(written):
+        weights = [math.exp(q / temperature) for q in table(3, written)]
+        allowed = sorted(weights, reverse=True)[: top_k or 4]
+        return [w / sum(allowed) if w in allowed else 0.0 for w in weights]
+
+    expected = {(): n * step(())[EOS_ID]}
+    for a in (0, 1, 3):
+        expected[a,] = n * step(())[a] * step((a,))[EOS_ID]
+        expected |= {(a, b): n * step(())[a] * step((a,))[b] for b in (0, 1, 3)}
+    assert sum(expected.values()) == pytest.approx(n)
+    counts = {key: sum(tuple(output) == key for output in outputs) for key in expected}
+    assert sum(counts.values()) == n and all(not counts[key] for key, number in expected.items() if not number)
+    rare = {key for key, number in expected.items() if number < 10}
+    pairs = [(counts[key], expected[key]) for key in expected if key not in rare]
+    pairs += [(sum(counts[key] for key in rare), sum(expected[key] for key in rare))]
+    distance = sum((count - number) ** 2 / number for count, number in pairs if number)
+    freedom = len([number for _, number in pairs if number]) - 1
+    assert freedom >= 5 and distance < CRITICAL[freedom]
+
+
+def test_what_is_drawn_depends_on_the_seed_and_on_nobody_else(case):
+    model, sources, _ = case
+    seeds = [11, 12, 13, 14, 15, 16, 17]
+    src = pad(sources, model.config.pad_id)
+    together = draw(model, src, seed=seeds, max_new_tokens=LIMIT)
+    alone = [draw(model, torch.tensor([s]), seed=[seed], max_new_tokens=LIMIT)[0] for s, seed in zip(sources, seeds)]
+    backwards = draw(model, src.flip(0), seed=seeds[::-1], max_new_tokens=LIMIT)[::-1]
+    assert together == alone == backwards
+    assert together == draw(model, src, seed=seeds, max_new_tokens=LIMIT)
+    assert together != draw(model, src, seed=3, max_new_tokens=LIMIT)
+    first = draw(model, src, seed=3, max_new_tokens=LIMIT)
+    assert first[:2] == draw(model, src[:2], seed=3, max_new_tokens=LIMIT)
+    twins = draw(model, src[-1:].expand(8, -1), seed=3, max_new_tokens=LIMIT)
+    assert len({tuple(output) for output in twins}) > 1, "with one seed for all, equal sentences differ"
+
+
+def test_sampling_leaves_the_global_random_numbers_alone():
+    model, state = random_model(), torch.random.get_rng_state()
+    draw(model, torch.tensor([[5, EOS_ID]]), max_new_tokens=3)
+    assert state.equal(torch.random.get_rng_state())
+
+
+def test_cold_or_narrow_sampling_is_greedy(case):
+    model, sources, expected = case
+    src = pad(sources, model.config.pad_id)
+    assert draw(model, src, top_k=1, max_new_tokens=LIMIT) == expected
+    assert draw(model, src, temperature=1e-9, max_new_tokens=LIMIT) == expected
+    assert draw(model, src, temperature=1e-300, top_k=5, seed=4, max_new_tokens=LIMIT) == expected
+
+
+@given(seed=st.integers(0, 10**6), top_k=st.integers(1, 30))
+def test_no_token_outside_the_top_k(seed, top_k):
+    model = random_model(seed % 7, n_layers=1)
+    (source,) = random_sources(model, [4], seed)
+    (output,) = draw(model, torch.tensor([source]), 5.0, top_k, seed, max_new_tokens=6)
+    with torch.no_grad():
+        logits = model(torch.tensor([source]), torch.tensor([[1, *output]]))[0]
+    for i, token in enumerate([*output, EOS_ID][:6]):
+        assert int((logits[i] > logits[i, token]).sum()) < top_k
+
+
+# ------------------------------------------------------------------------------------------------ what all three refuse
+
+WAYS = pytest.mark.parametrize("way", [greedy_decode, beam_search, draw], ids=["greedy", "beam", "sample"])
+
+
+@WAYS
+def test_training_mode_is_refused(way):
     model = random_model().train()
     with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
-        decode(model, [[5, EOS_ID]])
+        way(model, torch.tensor([[5, EOS_ID]]))
 
 
-@pytest.mark.parametrize("limit", [0, -1, -50])
-def test_no_room_to_write_is_refused(limit):
-    with pytest.raises(ValueError, match=re.escape(f"max_new_tokens is {limit}; it must be at least 1")):
-        decode(random_model(), [[5, EOS_ID]], max_new_tokens=limit)
+@WAYS
+@pytest.mark.parametrize("limit", [0, -1, 2.5])
+def test_no_room_to_write_is_refused(way, limit):
+    with pytest.raises(ValueError, match=re.escape(f"max_new_tokens is {limit}; it must be a whole number from 1")):
+        way(random_model(), torch.tensor([[5, EOS_ID]]), max_new_tokens=limit)
 
 
+@WAYS
+def test_more_than_the_learned_positions_is_refused(way):
+    model = random_model(positions="learned", max_len=20)
+    src = torch.tensor([[5, EOS_ID]])
+    with pytest.raises(ValueError, match="max_new_tokens is 21, but the model has learned 20 positions"):
+        way(model, src, max_new_tokens=21)
+    way(model, src, max_new_tokens=20)
+    way(model, src)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0}, "beam_size is 0; it must be a whole number from 1"),
+        ({"beam_size": 2.0}, "beam_size is 2.0"),
+        ({"n_best": 0}, "n_best is 0"),
+        ({"n_best": 5}, "n_best is 5; it must be at most 4"),
+        ({"alpha": -0.1}, "alpha is -0.1; it must be a number from 0"),
+        ({"alpha": math.nan}, "alpha is nan"),
+        ({"alpha": math.inf}, "alpha is inf"),
+        ({"penalty": "length"}, 'penalty is \'length\'; choose "gnmt".*"fairseq"'),
+    ],
+)
+def test_impossible_searches_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        search(random_model(), [[5, EOS_ID]], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0}, "temperature is 0; it must be above 0.*greedy_decode"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"top_k": 0}, "top_k is 0; it must be a whole number from 1"),
+        ({"seed": [1, 2]}, "2 seeds are given for 1 sentences"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_impossible_draws_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        draw(random_model(), torch.tensor([[5, EOS_ID]]), **options)
+
+
+def test_a_diverged_model_is_refused():
+    model = random_model()
+    with torch.no_grad():
+        model.embedding.weight[7] = torch.nan
+    with pytest.raises(ValueError, match="logits are not finite numbers"):
+        search(model, [[5, EOS_ID]])
+
+
+@WAYS
 @pytest.mark.parametrize(
     ("src", "error", "message"),
     [
@@ -235,6 +671,6 @@ def test_no_room_to_write_is_refused(limit):
         (torch.tensor([[5, -1, 2]]), ValueError, "-1.*ids 0 to 23"),
     ],
 )
-def test_bad_sources_are_refused(src, error, message):
+def test_bad_sources_are_refused(way, src, error, message):
     with pytest.raises(error, match=message):
-        greedy_decode(random_model(), src)
+        way(random_model(), src)
