@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: 1f8b2d71632cd19b
+# sha256 of what follows: 66de130b3ea710b6
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -127,7 +127,7 @@ class Cleaning:
     duplicates: bool = True
 
     def __post_init__(self) -> None:
-        if not min(self.max_words, self.max_ratio, self.max_pieces) >= 1:
+        if not all(limit >= 1 for limit in (self.max_words, self.max_ratio, self.max_pieces)):
             raise ValueError(f"{self} drops every pair; give limits of at least 1.")
 
     def fault(self, source: str, target: str) -> str | None:
