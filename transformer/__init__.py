@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 46a0717335c88b81
+# sha256 of what follows: b717a9ea7f6d2490
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -95,6 +95,17 @@ __all__ = [
     "SPACE",
     "word_of_piece",
     "alignment_accuracy",
+    "Preset",
+    "PRESETS",
+    "Ingredient",
+    "recipe_ledger",
+    "memory",
+    "activations",
+    "Accelerator",
+    "ACCELERATORS",
+    "Budget",
+    "budget",
+    "run_preset",
     "SPLITS",
     "PHENOMENA",
     "MAX_WORDS",
@@ -153,6 +164,9 @@ __all__ = [
     "save_training_checkpoint",
     "list_checkpoints",
     "average_checkpoints",
+    "RUN_FILE",
+    "CONFIGURATIONS",
+    "make_configuration",
     "make_parser",
     "main",
     "__version__",
@@ -244,6 +258,17 @@ _HOME = {
     "SPACE": "visualization",
     "word_of_piece": "visualization",
     "alignment_accuracy": "visualization",
+    "Preset": "wmt14",
+    "PRESETS": "wmt14",
+    "Ingredient": "wmt14",
+    "recipe_ledger": "wmt14",
+    "memory": "wmt14",
+    "activations": "wmt14",
+    "Accelerator": "wmt14",
+    "ACCELERATORS": "wmt14",
+    "Budget": "wmt14",
+    "budget": "wmt14",
+    "run_preset": "wmt14",
     "SPLITS": "corpus",
     "PHENOMENA": "corpus",
     "MAX_WORDS": "corpus",
@@ -302,6 +327,9 @@ _HOME = {
     "save_training_checkpoint": "checkpoints",
     "list_checkpoints": "checkpoints",
     "average_checkpoints": "checkpoints",
+    "RUN_FILE": "cli",
+    "CONFIGURATIONS": "cli",
+    "make_configuration": "cli",
     "make_parser": "cli",
     "main": "cli",
 }
@@ -330,6 +358,7 @@ _MODULES = (
     "training",
     "translator",
     "visualization",
+    "wmt14",
 )
 
 if TYPE_CHECKING:
@@ -357,6 +386,7 @@ if TYPE_CHECKING:
     from transformer import training as training
     from transformer import translator as translator
     from transformer import visualization as visualization
+    from transformer import wmt14 as wmt14
     from transformer.attention import check_attention_inputs, masked_softmax, scaled_dot_product_attention
     from transformer.checkpoints import (
         CONFIG_FILE,
@@ -372,7 +402,7 @@ if TYPE_CHECKING:
         save_training_checkpoint,
         write_atomically,
     )
-    from transformer.cli import main, make_parser
+    from transformer.cli import CONFIGURATIONS, RUN_FILE, main, make_configuration, make_parser
     from transformer.corpus import (
         MAX_WORDS,
         PHENOMENA,
@@ -483,6 +513,19 @@ if TYPE_CHECKING:
         look_at,
         record_attention,
         word_of_piece,
+    )
+    from transformer.wmt14 import (
+        ACCELERATORS,
+        PRESETS,
+        Accelerator,
+        Budget,
+        Ingredient,
+        Preset,
+        activations,
+        budget,
+        memory,
+        recipe_ledger,
+        run_preset,
     )
 else:
 
