@@ -1,18 +1,20 @@
 # Exported from notebooks/06_1c_machine_translation.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 244d4be9e4876f3e
+# sha256 of what follows: 22c859e685a975b4
 """Machine Translation (Section 6.1)."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from transformer.checkpoints import load_checkpoint, save_checkpoint, write_atomically
+from transformer.checkpoints import WEIGHTS_FILE, list_checkpoints, load_checkpoint, save_checkpoint, write_atomically
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer, pad
-from transformer.decoding import greedy_decode
+from transformer.decoding import beam_search, greedy_decode
 from transformer.model import Transformer, choose_device
 
 __all__ = ["TOKENIZER_FILE", "Translator", "load_toy_translator"]
@@ -58,10 +60,14 @@ class Translator:
             The translator.
 
         Raises:
-            FileNotFoundError: A file is missing.
+            FileNotFoundError: A file is missing, or the training run has not ended.
             ValueError: A file is damaged, or the files do not belong together.
         """
         path = Path(directory) / TOKENIZER_FILE
+        if list_checkpoints(directory) and not (Path(directory) / WEIGHTS_FILE).is_file():
+            raise FileNotFoundError(
+                f"{directory} has checkpoints but no model yet; run: transformer average --run {directory}"
+            )
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
         return cls(load_checkpoint(directory, choose_device(device)), Tokenizer.load(path))
@@ -77,36 +83,131 @@ class Translator:
         save_checkpoint(directory, self.model, dtype, **about)
         write_atomically(Path(directory) / TOKENIZER_FILE, self.tokenizer.model)
 
-    def translate(self, lines: Iterable[str], errors: str = "raise", batch_tokens: int = 4000) -> list[str]:
-        """Translate each line, by greedy decoding.
+    def translate(
+        self,
+        lines: Iterable[str],
+        errors: str = "raise",
+        beam_size: int = 4,
+        alpha: float = 0.6,
+        batch_tokens: int = 4000,
+    ) -> list[str]:
+        """Translate each line.
 
         Args:
             lines: Sentences. An empty one, or white space alone, gives an empty one.
             errors: What to do with a line that cannot be translated: "raise", or "empty" to give "" for it.
-            batch_tokens: Room for source tokens in a batch, padding included; a longer line is an error.
+            beam_size: Of the beam search; 1 decodes greedily, which is faster.
+            alpha: α of the length penalty.
+            batch_tokens: Room for source tokens in a batch, padding included, once for each hypothesis of the beam. A
+                line of more tokens than that is an error.
 
         Returns:
             One translation per line, in order.
 
         Raises:
             TypeError: A string is given in place of a list of strings, or a line is not a string.
-            ValueError: A line cannot be translated, and errors is "raise"; or errors is unknown.
+            ValueError: A line cannot be translated, and errors is "raise"; or an option is out of its range.
+
+        Source: §6.1.
         """
+        return [best[0][0] for best in self._search(lines, None, errors, beam_size, alpha, batch_tokens, 0)]
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        errors: str = "raise",
+        beam_size: int = 4,
+        alpha: float = 0.6,
+        batch_tokens: int = 4000,
+        chunk: int = 1000,
+    ) -> Iterator[str]:
+        """Translate lines as they come, however many; the arguments and errors are those of `translate`.
+
+        Args:
+            lines: Sentences; read only as far as they are needed.
+            errors: As in `translate`.
+            beam_size: As in `translate`.
+            alpha: As in `translate`.
+            batch_tokens: As in `translate`.
+            chunk: How many lines to read, sort by length and translate at a time.
+
+        Returns:
+            One translation per line, in order.
+        """
+        return (best[0][0] for best in self._search(lines, chunk, errors, beam_size, alpha, batch_tokens, 0))
+
+    def n_best(
+        self,
+        lines: Iterable[str],
+        n: int,
+        errors: str = "raise",
+        beam_size: int = 4,
+        alpha: float = 0.6,
+        batch_tokens: int = 4000,
+    ) -> list[list[tuple[str, float]]]:
+        """The best translations of each line; the arguments and errors are those of `translate`.
+
+        Args:
+            lines: Sentences.
+            n: How many translations, at most beam_size. Two of them may read alike, cut into other pieces.
+            errors: As in `translate`.
+            beam_size: As in `translate`.
+            alpha: As in `translate`.
+            batch_tokens: As in `translate`.
+
+        Returns:
+            For each line its translations with their scores, log P(Y | X) / length penalty, the best first. There are
+            fewer than n if fewer were found; an empty line has one, empty, of score 0.
+        """
+        return list(self._search(lines, None, errors, beam_size, alpha, batch_tokens, n))
+
+    def _search(
+        self,
+        lines: Iterable[str],
+        chunk: int | None,
+        errors: str,
+        beam_size: int,
+        alpha: float,
+        batch_tokens: int,
+        n: int,
+    ) -> Iterator[list[tuple[str, float]]]:
+        """The n best translations of each line with their scores; for n = 0 the best, whose score nobody asks for."""
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; put the one line into a list.")
         if errors not in ("raise", "empty"):
             raise ValueError(f'errors is {errors!r}; choose "raise" or "empty".')
-        sources = [self._encode(line, number, errors, batch_tokens) for number, line in enumerate(lines, 1)]
-        outputs = [""] * len(sources)
+
+        def decode(src: Tensor) -> list[list[tuple[list[int], float]]]:
+            if beam_size == 1 and not n:
+                return [[(ids, 0.0)] for ids in greedy_decode(self.model, src)]
+            found = beam_search(self.model, src, beam_size, alpha, n_best=max(n, 1))
+            return [[(hypothesis.ids, hypothesis.score) for hypothesis in best] for best in found]
+
+        numbered = enumerate(lines, 1)
+        return itertools.chain.from_iterable(
+            self._search_chunk(part, decode, errors, batch_tokens, beam_size)
+            for part in iter(lambda: list(itertools.islice(numbered, chunk)), [])
+        )
+
+    def _search_chunk(
+        self,
+        lines: list[tuple[int, str]],
+        decode: Callable[[Tensor], list[list[tuple[list[int], float]]]],
+        errors: str,
+        batch_tokens: int,
+        beam_size: int,
+    ) -> list[list[tuple[str, float]]]:
+        sources = [self._encode(line, number, errors, batch_tokens) for number, line in lines]
+        outputs = [[("", 0.0)] for _ in sources]
         order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
         while order:
             size = 1
-            while size < len(order) and len(sources[order[size]]) * (size + 1) <= batch_tokens:
+            while size < len(order) and len(sources[order[size]]) * (size + 1) * beam_size <= batch_tokens:
                 size += 1
             chosen, order = order[:size], order[size:]
             batch = pad([sources[i] for i in chosen]).to(next(self.model.parameters()).device)
-            for i, ids in zip(chosen, greedy_decode(self.model, batch), strict=True):
-                outputs[i] = self.tokenizer.decode(ids)
+            for i, found in zip(chosen, decode(batch), strict=True):
+                outputs[i] = [(self.tokenizer.decode(ids), score) for ids, score in found]
         return outputs
 
     def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
