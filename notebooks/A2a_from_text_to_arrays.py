@@ -381,7 +381,7 @@ alt.Chart(alt.Data(values=rows), title="Too strict a ratio drops short sentences
 # ## Arrays
 #
 # What is left is encoded once. All ids of one side follow one another in one flat array, two bytes each as long as the
-# vocabulary has at most 65,536 pieces; a second array says where each sentence ends. [Section 5.1](05_1_training_data_and_batching.py)
+# vocabulary has at most $2^{16}$ pieces; a second array says where each sentence ends. [Section 5.1](05_1_training_data_and_batching.py)
 # has the class that reads them. An array on disk begins with a short header that says its type and length. The length is
 # known at the end only, so the header is written twice.
 
@@ -419,17 +419,21 @@ def _write_arrays(
     """Encode pairs, a chunk at a time and on all cores, into the files that `EncodedPairs.load` opens."""
     kind = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
     with contextlib.ExitStack() as stack:
-        files = []
-        for name, dtype in itertools.product(("src", "tgt"), (("ids", kind), ("ends", np.int64))):
-            file = _ArrayFile(Path(f"{prefix}.{name}.{dtype[0]}.npy"), dtype[1])
-            files.append(stack.enter_context(contextlib.closing(file)))
+
+        def opened(part: str, dtype: npt.DTypeLike) -> list[_ArrayFile]:
+            files = [_ArrayFile(Path(f"{prefix}.{side}.{part}.npy"), dtype) for side in ("src", "tgt")]
+            return [stack.enter_context(contextlib.closing(file)) for file in files]
+
+        all_ids, all_ends = opened("ids", kind), opened("ends", np.int64)
         for chunk in _chunks(pairs):
             sides = (tokenizer.encode_lines(lines) for lines in zip(*chunk, strict=True))
             kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= max_pieces]
-            for side, ids, ends in zip(zip(*kept, strict=True), files[::2], files[1::2], strict=False):
+            for side, ids, ends in zip(
+                zip(*kept, strict=True), all_ids, all_ends, strict=False
+            ):  # no side if none is kept
                 ends.append(ids.length + np.cumsum([len(sentence) for sentence in side]))
                 ids.append(np.fromiter(itertools.chain.from_iterable(side), kind))
-    return {"pairs": files[1].length, "source_tokens": files[0].length, "target_tokens": files[2].length}
+    return {"pairs": all_ends[0].length, "source_tokens": all_ids[0].length, "target_tokens": all_ids[1].length}
 
 
 # %%
@@ -596,6 +600,8 @@ def prepare(
 
     Source: §5.1.
     """
+    if sample < 1:
+        raise ValueError(f"a vocabulary cannot be learnt from {sample} pairs; let sample be at least 1.")
     if corpus == "embedded":
         with tempfile.TemporaryDirectory() as texts:
             return prepare(embedded_files(texts), folder, vocab_size, cleaning, sample, progress)
@@ -604,7 +610,7 @@ def prepare(
     settings = {
         "corpus": found.name,
         "languages": [found.source_language, found.target_language],
-        "vocab_size": vocab_size or VOCABULARY_SIZES.get(found.name, _OTHER_VOCABULARY_SIZE),
+        "vocab_size": VOCABULARY_SIZES.get(found.name, _OTHER_VOCABULARY_SIZE) if vocab_size is None else vocab_size,
         "cleaning": dataclasses.asdict(cleaning or Cleaning()),
         "sample": sample,
         "inputs": inputs,
@@ -680,6 +686,13 @@ def _reused(folder: Path, settings: dict[str, Any], progress: bool) -> Prepared:
 
 # %%
 #| export
+def _some_are_left(corpus: Corpus, counts: Counter[str]) -> None:
+    if not counts["kept"]:
+        raise ValueError(f"no training pair of {corpus.name} is left ({dict(counts)}); do its files fit each other?")
+
+
+# %%
+#| export
 def _fill(work: Path, corpus: Corpus, cleaning: Cleaning, settings: dict[str, Any], progress: bool) -> None:
     """Everything that `prepare` writes."""
 
@@ -696,8 +709,7 @@ def _fill(work: Path, corpus: Corpus, cleaning: Cleaning, settings: dict[str, An
     counts: Counter[str] = Counter()
     cleaned = clean(pairs("train"), cleaning, counts, itertools.chain.from_iterable(map(pairs, held_out)))
     _write_text(work / "train", shown(cleaned, "cleaning"))
-    if not counts["kept"]:
-        raise ValueError(f"no training pair of {corpus.name} is left ({dict(counts)}); are its files translations?")
+    _some_are_left(corpus, counts)
     texts = work / "train.src.txt", work / "train.tgt.txt"
     step = -(-counts["kept"] // settings["sample"])
     sample = shown(itertools.islice(read_pairs(*texts), 0, None, step), "vocabulary", -(-counts["kept"] // step))
@@ -710,6 +722,7 @@ def _fill(work: Path, corpus: Corpus, cleaning: Cleaning, settings: dict[str, An
         path.unlink()
     counts["too many pieces"] = counts["kept"] - splits["train"]["pairs"]
     counts["kept"] = splits["train"]["pairs"]
+    _some_are_left(corpus, counts)
     description = {
         "format": _FORMAT,
         "settings": settings,
