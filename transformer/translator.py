@@ -1,9 +1,9 @@
 # Exported from notebooks/06_1c_machine_translation.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 22c859e685a975b4
+# sha256 of what follows: af75eef791b78a77
 """Machine Translation (Section 6.1)."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -110,66 +110,57 @@ class Translator:
 
         Source: §6.1.
         """
-        return [best[0][0] for best in self._search(lines, None, errors, beam_size, alpha, batch_tokens, 0)]
+        found = self._search(lines, None, 0, errors, beam_size=beam_size, alpha=alpha, batch_tokens=batch_tokens)
+        return [best[0][0] for best in found]
 
-    def stream(
-        self,
-        lines: Iterable[str],
-        errors: str = "raise",
-        beam_size: int = 4,
-        alpha: float = 0.6,
-        batch_tokens: int = 4000,
-        chunk: int = 1000,
-    ) -> Iterator[str]:
-        """Translate lines as they come, however many; the arguments and errors are those of `translate`.
+    def stream(self, lines: Iterable[str], errors: str = "raise", chunk: int = 1000, **options: Any) -> Iterator[str]:
+        """Translate lines as they come, however many.
 
         Args:
             lines: Sentences; read only as far as they are needed.
             errors: As in `translate`.
-            beam_size: As in `translate`.
-            alpha: As in `translate`.
-            batch_tokens: As in `translate`.
             chunk: How many lines to read, sort by length and translate at a time.
+            **options: beam_size, alpha and batch_tokens, as in `translate`.
 
         Returns:
             One translation per line, in order.
+
+        Raises:
+            TypeError: As in `translate`.
+            ValueError: As in `translate`, for a line when it is its turn.
         """
-        return (best[0][0] for best in self._search(lines, chunk, errors, beam_size, alpha, batch_tokens, 0))
+        return (best[0][0] for best in self._search(lines, chunk, 0, errors, **options))
 
     def n_best(
-        self,
-        lines: Iterable[str],
-        n: int,
-        errors: str = "raise",
-        beam_size: int = 4,
-        alpha: float = 0.6,
-        batch_tokens: int = 4000,
+        self, lines: Iterable[str], n: int, errors: str = "raise", **options: Any
     ) -> list[list[tuple[str, float]]]:
-        """The best translations of each line; the arguments and errors are those of `translate`.
+        """The best translations of each line, with their scores.
 
         Args:
             lines: Sentences.
             n: How many translations, at most beam_size. Two of them may read alike, cut into other pieces.
             errors: As in `translate`.
-            beam_size: As in `translate`.
-            alpha: As in `translate`.
-            batch_tokens: As in `translate`.
+            **options: beam_size, alpha and batch_tokens, as in `translate`.
 
         Returns:
-            For each line its translations with their scores, log P(Y | X) / length penalty, the best first. There are
-            fewer than n if fewer were found; an empty line has one, empty, of score 0.
+            For each line its translations with log P(Y | X) / length penalty, the best first. There are fewer than n if
+            fewer were found; a line without a translation has one, empty, of score 0.
+
+        Raises:
+            TypeError: As in `translate`.
+            ValueError: As in `translate`, or n is out of its range.
         """
-        return list(self._search(lines, None, errors, beam_size, alpha, batch_tokens, n))
+        return list(self._search(lines, None, n, errors, **options))
 
     def _search(
         self,
         lines: Iterable[str],
         chunk: int | None,
-        errors: str,
-        beam_size: int,
-        alpha: float,
-        batch_tokens: int,
         n: int,
+        errors: str,
+        beam_size: int = 4,
+        alpha: float = 0.6,
+        batch_tokens: int = 4000,
     ) -> Iterator[list[tuple[str, float]]]:
         """The n best translations of each line with their scores; for n = 0 the best, whose score nobody asks for."""
         if isinstance(lines, str):
@@ -183,32 +174,23 @@ class Translator:
             found = beam_search(self.model, src, beam_size, alpha, n_best=max(n, 1))
             return [[(hypothesis.ids, hypothesis.score) for hypothesis in best] for best in found]
 
-        numbered = enumerate(lines, 1)
-        return itertools.chain.from_iterable(
-            self._search_chunk(part, decode, errors, batch_tokens, beam_size)
-            for part in iter(lambda: list(itertools.islice(numbered, chunk)), [])
-        )
+        def translate(part: list[tuple[int, str]]) -> list[list[tuple[str, float]]]:
+            sources = [self._encode(line, number, errors, batch_tokens) for number, line in part]
+            outputs = [[("", 0.0)] for _ in sources]
+            order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
+            while order:
+                size = 1
+                while size < len(order) and len(sources[order[size]]) * (size + 1) * beam_size <= batch_tokens:
+                    size += 1
+                chosen, order = order[:size], order[size:]
+                batch = pad([sources[i] for i in chosen]).to(next(self.model.parameters()).device)
+                for i, found in zip(chosen, decode(batch), strict=True):
+                    outputs[i] = [(self.tokenizer.decode(ids), score) for ids, score in found]
+            return outputs
 
-    def _search_chunk(
-        self,
-        lines: list[tuple[int, str]],
-        decode: Callable[[Tensor], list[list[tuple[list[int], float]]]],
-        errors: str,
-        batch_tokens: int,
-        beam_size: int,
-    ) -> list[list[tuple[str, float]]]:
-        sources = [self._encode(line, number, errors, batch_tokens) for number, line in lines]
-        outputs = [[("", 0.0)] for _ in sources]
-        order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
-        while order:
-            size = 1
-            while size < len(order) and len(sources[order[size]]) * (size + 1) * beam_size <= batch_tokens:
-                size += 1
-            chosen, order = order[:size], order[size:]
-            batch = pad([sources[i] for i in chosen]).to(next(self.model.parameters()).device)
-            for i, found in zip(chosen, decode(batch), strict=True):
-                outputs[i] = [(self.tokenizer.decode(ids), score) for ids, score in found]
-        return outputs
+        numbered = enumerate(lines, 1)
+        parts = iter(lambda: list(itertools.islice(numbered, chunk)), [])
+        return itertools.chain.from_iterable(map(translate, parts))
 
     def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
         """The source ids of a line, or nothing if there is nothing to translate."""
