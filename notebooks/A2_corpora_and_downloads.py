@@ -235,7 +235,7 @@ def _receive(url: str, part: Path, size: int | None) -> None:
     tag_file = _tag_file(part)
     tag = tag_file.read_text(encoding="latin-1") if tag_file.exists() else ""
     have = _size(part) if tag else 0
-    if have == size:
+    if have and have == size:
         return
     with _ask(url, have, tag) as answer:
         strong = answer.headers.get("ETag", "W/")  # a weak tag, W/"…", does not vouch for every byte
@@ -467,6 +467,8 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile | N
                 plain = member.isreg() and not member.issparse()  # a sparse file can claim any length
                 yield member.name.removeprefix("./"), tar.extractfile(member) if plain else None, member.size
     else:
+        if not archive.stat().st_size:
+            raise EOFError("it is empty")  # which gzip takes for a file of no bytes
         with gzip.open(archive) as stream:
             yield archive.name.removesuffix(".gz"), stream, 0
 

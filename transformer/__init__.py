@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: b717a9ea7f6d2490
+# sha256 of what follows: 96044c9c8b340c61
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -74,8 +74,8 @@ __all__ = [
     "LabelSmoothingLoss",
     "EXTRA_TOKENS",
     "greedy_decode",
-    "Hypothesis",
     "length_penalty",
+    "Hypothesis",
     "beam_search",
     "sample",
     "TOKENIZERS",
@@ -237,8 +237,8 @@ _HOME = {
     "LabelSmoothingLoss": "loss",
     "EXTRA_TOKENS": "decoding",
     "greedy_decode": "decoding",
-    "Hypothesis": "decoding",
     "length_penalty": "decoding",
+    "Hypothesis": "decoding",
     "beam_search": "decoding",
     "sample": "decoding",
     "TOKENIZERS": "scoring",

@@ -1,5 +1,5 @@
 # Exported from notebooks/A2_corpora_and_downloads.py, Appendix A2; edit that file, not this one.
-# sha256 of what follows: 4a7aebff7f076109
+# sha256 of what follows: 94e00c5726fa06be
 """Corpora and Downloads (Appendix A2)."""
 
 import contextlib
@@ -157,7 +157,7 @@ def _receive(url: str, part: Path, size: int | None) -> None:
     tag_file = _tag_file(part)
     tag = tag_file.read_text(encoding="latin-1") if tag_file.exists() else ""
     have = _size(part) if tag else 0
-    if have == size:
+    if have and have == size:
         return
     with _ask(url, have, tag) as answer:
         strong = answer.headers.get("ETag", "W/")  # a weak tag, W/"…", does not vouch for every byte
@@ -359,6 +359,8 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile | N
                 plain = member.isreg() and not member.issparse()  # a sparse file can claim any length
                 yield member.name.removeprefix("./"), tar.extractfile(member) if plain else None, member.size
     else:
+        if not archive.stat().st_size:
+            raise EOFError("it is empty")  # which gzip takes for a file of no bytes
         with gzip.open(archive) as stream:
             yield archive.name.removesuffix(".gz"), stream, 0
 
