@@ -124,8 +124,8 @@ assert round(10 * 60 / 0.4) == 1_500 and (5 - 1) * 1_500 == 6_000
 # %%
 #| export
 # Ten minutes of the paper's machine were 1,500 updates of base and 600 of big.
-_BASE = TrainingConfig(steps=100_000, checkpoint_every=1_500, keep=5)
-_BIG = TrainingConfig(steps=300_000, checkpoint_every=600, keep=20)
+_BASE = TrainingConfig(steps=100_000, evaluate_every=1_000, checkpoint_every=1_500, keep=5)
+_BIG = TrainingConfig(steps=300_000, evaluate_every=1_000, checkpoint_every=600, keep=20)
 _TOY = TrainingConfig(steps=200, warmup_steps=80, log_every=10, checkpoint_every=10, keep=5)
 
 PRESETS: Mapping[str, Preset] = {
@@ -513,7 +513,12 @@ chart = (
     .mark_point(filled=True, size=110, opacity=1)
     .encode(
         y=alt.Y("where:N", title=None, sort=list(ACCELERATORS)),
-        x=alt.X("hours:Q", title="hours, estimated (logarithmic)", scale=alt.Scale(type="log")),
+        x=alt.X(
+            "hours:Q",
+            title="hours, estimated (logarithmic)",
+            scale=alt.Scale(type="log"),
+            axis=alt.Axis(values=[0.1, 1, 10, 100]),
+        ),
         color=alt.Color("preset:N", title=None, scale=alt.Scale(range=["#0072B2", "#D55E00", "#009E73"])),
         shape=alt.Shape("preset:N", title=None),
         tooltip=["preset:N", "where:N", alt.Tooltip("hours:Q", format=".2f")],
@@ -530,14 +535,14 @@ assert one < 3 and budget(PRESETS["colab"], ACCELERATORS["T4"]).hours < 4
 # %% [markdown]
 # ## Running it
 #
-# `run_preset` is the whole experiment. The commands do its steps one by one, each resumable
+# `run_preset` is the whole experiment, in one process. The commands do its steps one by one, also on many GPUs
 # ([Appendix A4](A4_command_line.py)); for a long training use those.
 
 
 # %%
 #| export
 def run_preset(preset: Preset, folder: str | Path, corpus: Any = None, **changes: Any) -> dict[str, Any]:
-    """Prepare, train, average, translate and score, as the commands of the same names do one by one.
+    """Prepare, train, average, translate and score, in one process, as the commands do one by one.
 
     Args:
         preset: The experiment.
@@ -583,13 +588,15 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 # which takes all cores for some minutes. Then, on one GPU:
 #
 # ```sh
-# transformer prepare --corpus wmt14-en-de --data data/wmt14-en-de
+# transformer prepare --corpus wmt14-en-de --out data/wmt14-en-de
 # transformer train --data data/wmt14-en-de --config base.json --run runs/base
-# transformer average --run runs/base --last 5
-# transformer evaluate --run runs/base --data data/wmt14-en-de
+# transformer evaluate --data data/wmt14-en-de --model runs/base --paper
 # ```
 #
-# On eight GPUs only the second line changes, and on two machines of eight, started on each with its own rank:
+# `train` averages the last checkpoints when it ends. If the GPU's memory is short, add `--accumulate 2`, or more: the table above
+# says how many parts an update needs. `--compile` may make a recent GPU faster.
+#
+# On eight GPUs only the second line changes. On two machines it is started on each, with its own rank:
 #
 # ```sh
 # torchrun --nproc-per-node 8 -m transformer train --data data/wmt14-en-de --config base.json --run runs/base
@@ -597,9 +604,9 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 #     -m transformer train --data data/wmt14-en-de --config base.json --run runs/base
 # ```
 #
-# In Colab with a T4: choose the runtime with a GPU, put `!` before the commands, use `colab.json`, and keep the run on a
-# mounted drive, for the session will end. The T4 has no bfloat16, so `train` takes float16 with loss scaling there, and leaves
-# `torch.compile` off. The same command continues where the last session stopped.
+# In Colab with a T4: choose the runtime with a GPU, put `!` before the commands, take `colab.json` and `--accumulate 2`, and keep data
+# and run on a mounted drive, for the session will end. The T4 has no bfloat16, so `train` takes float16 with loss scaling
+# there; leave `--compile` out. The same command with `--resume` continues where the last session stopped.
 
 # %% [markdown]
 # ## What to expect, and what is wrong if not
@@ -708,8 +715,8 @@ assert abs(math.log(mean / alone)) < 0.5
 # %% [markdown]
 # ## If you run it
 #
-# Report the preset, the GPUs, hours, tokens per second, peak memory, the fraction of measured peak from the run's ledger, both
-# scores with their signatures, and the commit; the run's folder holds all of it. Then the table at the top of this page
+# Report the preset, the GPUs, and the file `run.json` of the run: configuration, commit, versions, the ledger with its fraction of the
+# measured peak, and the peak of memory are in it. Add both scores with their signatures. Then the table at the top of this page
 # can say "yes" in one more row, and an estimate above becomes a measurement.
 
 # %% [markdown]

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import yaml
 
 from transformer import Transformer, TransformerConfig, Translator, wmt14
 from transformer.checkpoints import average_checkpoints, list_checkpoints
+from transformer.cli import make_configuration, make_parser
 from transformer.data import TokenBatches
 from transformer.loss import LabelSmoothingLoss
 from transformer.preparation import embedded_files
@@ -28,7 +31,8 @@ from transformer.wmt14 import (
 )
 
 BASE, BIG = PRESETS["base"], PRESETS["big"]
-PAPER = Path(__file__).resolve().parents[1] / "book" / "paper"
+ROOT = Path(__file__).resolve().parents[1]
+PAPER = ROOT / "book" / "paper"
 
 
 # ------------------------------------------------------------------------------------------------------- the presets
@@ -83,6 +87,27 @@ def test_a_preset_is_a_configuration_of_the_command_line(name):
     model = TransformerConfig(preset.model.src_vocab_size, preset.model.tgt_vocab_size, **given["model"])
     assert model == preset.model and TrainingConfig(**given["training"]) == preset.training
     assert (given["max_tokens"], given["average"]) == (preset.tokens_per_update, preset.averaged)
+    whole = make_configuration(given)
+    assert {section: whole[section] for section in given} == given, "the command line would train something else"
+
+
+def test_the_commands_of_the_chapter_are_commands():
+    text = (ROOT / "notebooks" / "13_training_on_wmt14.py").read_text(encoding="utf-8")
+    fences = re.findall(r"^# ```sh\n((?:#.*\n)+?)# ```", text, flags=re.MULTILINE)
+    lines = [
+        line
+        for fence in fences
+        for line in re.sub(r"^# ?", "", fence, flags=re.MULTILINE).replace("\\\n", " ").split("\n")
+    ]
+    commands = [shlex.split(re.sub(r"^torchrun .*-m ", "", line)) for line in lines if line]
+    assert [words[:2] for words in commands] == [
+        ["transformer", name] for name in ("prepare", "train", "evaluate", "train", "train")
+    ]
+    for _, *words in commands:
+        options = make_parser().parse_args(words)
+        assert options.command == words[0]
+    accumulated = make_parser().parse_args(["train", "--accumulate", "2", "--compile", "--resume"])
+    assert accumulated.accumulate == budget(PRESETS["colab"], ACCELERATORS["T4"]).accumulate == 2
 
 
 # -------------------------------------------------------------------------------------------------------- the recipe

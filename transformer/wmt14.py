@@ -1,5 +1,5 @@
 # Exported from notebooks/13_training_on_wmt14.py, Section 13; edit that file, not this one.
-# sha256 of what follows: c778a9e30c3f4863
+# sha256 of what follows: 868028fe5a7f2d3e
 """Training on WMT 2014 (Section 13)."""
 
 import dataclasses
@@ -70,8 +70,8 @@ class Preset:
 
 
 # Ten minutes of the paper's machine were 1,500 updates of base and 600 of big.
-_BASE = TrainingConfig(steps=100_000, checkpoint_every=1_500, keep=5)
-_BIG = TrainingConfig(steps=300_000, checkpoint_every=600, keep=20)
+_BASE = TrainingConfig(steps=100_000, evaluate_every=1_000, checkpoint_every=1_500, keep=5)
+_BIG = TrainingConfig(steps=300_000, evaluate_every=1_000, checkpoint_every=600, keep=20)
 _TOY = TrainingConfig(steps=200, warmup_steps=80, log_every=10, checkpoint_every=10, keep=5)
 
 PRESETS: Mapping[str, Preset] = {
@@ -237,7 +237,7 @@ def budget(preset: Preset, accelerator: Accelerator, length: int = 30) -> Budget
 
 
 def run_preset(preset: Preset, folder: str | Path, corpus: Any = None, **changes: Any) -> dict[str, Any]:
-    """Prepare, train, average, translate and score, as the commands of the same names do one by one.
+    """Prepare, train, average, translate and score, in one process, as the commands do one by one.
 
     Args:
         preset: The experiment.
