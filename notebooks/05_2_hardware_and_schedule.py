@@ -59,12 +59,13 @@ import itertools
 import json
 import logging
 import math
+import os
 import random
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -88,7 +89,7 @@ from transformer.distributed import data_parallel, rank, sum_over_ranks, world_s
 from transformer.ledger import batch_flops
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, choose_device
-from transformer.schedule import NoamScheduler, make_adam
+from transformer.schedule import make_adam, noam_rate
 
 
 # %%
@@ -270,13 +271,12 @@ class _Sums:
 # %%
 #| export
 class _Engine:
-    """Model, optimizer, schedule and loss, and one update with them."""
+    """Model, optimizer and loss, and one update with them."""
 
     def __init__(self, model: Transformer, config: TrainingConfig, device: torch.device) -> None:
         self.model, self.config, self.device = model.to(device).train(), config, device
         self.dtype = pick_precision(config.precision, device)
         self.optimizer = make_adam(model)
-        self.scheduler = NoamScheduler(self.optimizer, model.config.d_model, config.warmup_steps)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         self.loss_function = LabelSmoothingLoss(config.label_smoothing, model.config.pad_id, reduction="sum")
         self.parallel: Any = data_parallel(model)
@@ -298,7 +298,7 @@ class _Engine:
         loss, nll = sum_over_ranks(seen).tolist()
         if not math.isfinite(loss):
             raise FloatingPointError(_not_finite(step, loss, batch))
-        self._step()
+        self._step(step)
         n_source = int((batch.src != self.model.config.pad_id).sum())
         return _Sums(loss, nll, n_source, n_tokens, sum(self._flops(part) for part in parts))
 
@@ -314,13 +314,13 @@ class _Engine:
     def _flops(self, part: Batch) -> int:
         return batch_flops(self.model.config, part.src.size(0), part.src.size(1), part.tgt_in.size(1))
 
-    def _step(self) -> None:
+    def _step(self, step: int) -> None:
+        self.optimizer.param_groups[0]["lr"] = noam_rate(step, self.model.config.d_model, self.config.warmup_steps)
         if self.config.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.scheduler.step()
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint needs beside the weights."""
@@ -332,19 +332,17 @@ class _Engine:
         }
         return state | {f"scaler/{key}": torch.tensor(value) for key, value in self.scaler.state_dict().items()}
 
-    def load(self, step: int, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-        """Stand where the engine stood after this update."""
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Stand where the engine of the checkpoint stood."""
         self.model.load_state_dict(weights)
         scaler = {key.partition("/")[2]: value.item() for key, value in state.items() if key.startswith("scaler/")}
         if scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
         moments: dict[int, dict[str, Tensor]] = {}
         for i, (name, _) in enumerate(self.model.named_parameters()):
-            moments[i] = {key: state[f"{key}/{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+            if f"step/{name}" in state:  # Adam knows nothing while float16 skips updates to find its scale
+                moments[i] = {key: state[f"{key}/{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
-        self.scheduler.last_epoch = step
-        for group, rate in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):
-            group["lr"] = rate
 
 
 # %%
@@ -391,6 +389,11 @@ class _Folder:
     def restore(self, engine: _Engine, resume: bool) -> tuple[int, _Sums, list[Record]]:
         """The update to go on from, the sums since the last record, and the records so far."""
         checkpoints = list_checkpoints(self.path)
+        n = len(checkpoints)
+        if sum_over_ranks(torch.tensor(float(n), device=_place())).item() != n * world_size():
+            raise ValueError(
+                f"not all processes see the same {self.path}; put the run on a disk that all machines share."
+            )
         if not checkpoints:
             return 0, _Sums(), self._keep_records(0)
         if not resume:
@@ -407,9 +410,7 @@ class _Folder:
                     f"the run in {self.path} has {name}={about['training'][name]}, not {config[name]}; "
                     "resume it with that, or begin another."
                 )
-        engine.load(
-            about["step"], read_tensors(checkpoints[-1] / WEIGHTS_FILE), read_tensors(checkpoints[-1] / STATE_FILE)
-        )
+        engine.load(read_tensors(checkpoints[-1] / WEIGHTS_FILE), read_tensors(checkpoints[-1] / STATE_FILE))
         return about["step"], _Sums(**about["sums"]), self._keep_records(about["step"])
 
     def _keep_records(self, step: int) -> list[Record]:
@@ -428,6 +429,8 @@ class _Folder:
         if rank() == 0:
             with self.log.open("ab") as file:
                 file.write(_line(record))
+                file.flush()
+                os.fsync(file.fileno())
 
     def due(self, step: int) -> bool:
         """Whether it is time for a checkpoint. The clock of the first process decides for all."""
@@ -444,6 +447,7 @@ class _Folder:
         if rank() == 0:
             about = {"training": dataclasses.asdict(self.config), "sums": dataclasses.asdict(sums)}
             save_training_checkpoint(self.path, step, engine.model, engine.state(), self.config.keep, **about)
+        sum_over_ranks(torch.zeros(1, device=_place()))  # nobody leaves, or stops the others, before it is written
         self.saved = time.monotonic()
 
 
@@ -563,19 +567,18 @@ def train(
     stream = _ahead(_from_update(batches, done, config.steps))
     hidden = None if config.progress and rank() == 0 else True
     bar = tqdm(total=config.steps, initial=done, desc="training", unit="update", disable=hidden)
-    with _Signals(folder is not None) as signals, bar:
+    with _Signals(folder is not None) as signals, bar, contextlib.closing(stream):
         for step in range(done + 1, config.steps + 1):
             begun = time.perf_counter()
             batch = next(stream, None)
             if batch is None:
                 raise ValueError(f"the batches ended after {step - 1} of {config.steps} updates; give more of them.")
-            rate = float(engine.scheduler.get_last_lr()[0])
             sums.add(engine.update(step, batch))
             sums.seconds += time.perf_counter() - begun
             bar.update()
             last, asked = step == config.steps, signals.asked()
             if last or _divides(config.evaluate_every, step) or _divides(config.log_every, step):
-                record, sums = sums.record(step, rate), _Sums()
+                record, sums = sums.record(step, engine.optimizer.param_groups[0]["lr"]), _Sums()
                 if evaluate is not None and (last or _divides(config.evaluate_every, step)):
                     record = dataclasses.replace(record, scores=_evaluate(evaluate, model, step))
                 records.append(record)
@@ -616,7 +619,7 @@ def _from_update(batches: Iterable[Batch], done: int, steps: int) -> Iterator[Ba
 
 # %%
 #| export
-def _ahead(batches: Iterator[Batch], n: int = 2) -> Iterator[Batch]:
+def _ahead(batches: Iterator[Batch], n: int = 2) -> Generator[Batch, None, None]:
     """The same batches; a thread makes the next n while one is in use."""
     with ThreadPoolExecutor(1) as thread:
         waiting = deque(thread.submit(next, batches, None) for _ in range(n))
@@ -635,7 +638,7 @@ def _evaluate(
     evaluate: Callable[[Transformer], Mapping[str, float]], model: Transformer, step: int
 ) -> dict[str, float]:
     try:
-        return dict(evaluate(model.eval()))
+        return {name: float(value) for name, value in evaluate(model.eval()).items()}
     except Exception as error:
         _LOG.warning("the evaluation after update %d failed, and is left out: %r", step, error)
         return {}

@@ -143,7 +143,10 @@ def data_parallel(model: nn.Module) -> nn.Module:
     Returns:
         The wrapped model; the model itself if the process stands alone.
     """
-    return nn.parallel.DistributedDataParallel(model) if world_size() > 1 else model
+    if world_size() == 1:
+        return model
+    # The only buffers are tables of positions. Each process makes its own, as long as its longest sentence.
+    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 
 
 # %%

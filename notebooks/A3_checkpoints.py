@@ -70,8 +70,10 @@ def write_atomically(path: str | Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # a full disk does not say where
+        Path(name).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: 967fab561deb31e5
+# sha256 of what follows: e228ee324219689c
 """Checkpoints (Appendix A3)."""
 
 import json
@@ -56,8 +56,10 @@ def write_atomically(path: str | Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # a full disk does not say where
+        Path(name).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2a_many_devices.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: c608d67398b362ce
+# sha256 of what follows: 0f2d298fcada1d2d
 """Many Devices (Section 5.2)."""
 
 import os
@@ -63,7 +63,10 @@ def data_parallel(model: nn.Module) -> nn.Module:
     Returns:
         The wrapped model; the model itself if the process stands alone.
     """
-    return nn.parallel.DistributedDataParallel(model) if world_size() > 1 else model
+    if world_size() == 1:
+        return model
+    # The only buffers are tables of positions. Each process makes its own, as long as its longest sentence.
+    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
