@@ -212,7 +212,7 @@ def _check(config: TransformerConfig) -> None:
             "embeddings need one shared vocabulary, so make them equal or set tie_embeddings=False."
         )
     special, smallest = (config.pad_id, config.bos_id, config.eos_id), min(config.src_vocab_size, config.tgt_vocab_size)
-    distinct = len(set(special)) == 3 and all(_is_int(i) and 0 <= i < smallest for i in special)
+    distinct = all(_is_int(i) and 0 <= i < smallest for i in special) and len(set(special)) == 3
     require(distinct, "pad_id, bos_id, eos_id", f"three different ids below {smallest}")
 
 

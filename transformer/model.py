@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: dd154cf958a911e2
+# sha256 of what follows: 17393c0e35a18d87
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -170,7 +170,7 @@ def _check(config: TransformerConfig) -> None:
             "embeddings need one shared vocabulary, so make them equal or set tie_embeddings=False."
         )
     special, smallest = (config.pad_id, config.bos_id, config.eos_id), min(config.src_vocab_size, config.tgt_vocab_size)
-    distinct = len(set(special)) == 3 and all(_is_int(i) and 0 <= i < smallest for i in special)
+    distinct = all(_is_int(i) and 0 <= i < smallest for i in special) and len(set(special)) == 3
     require(distinct, "pad_id, bos_id, eos_id", f"three different ids below {smallest}")
 
 

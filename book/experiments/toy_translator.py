@@ -9,6 +9,7 @@ The recipe stands in the notebook of Section 6.1; this file runs its cells tagge
 import argparse
 import hashlib
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +26,7 @@ TARGET = ROOT / "transformer/pretrained"
 # What makes the model what it is. A change of any of these asks for a new training.
 ROOMS = (
     "attention", "multi_head", "masks", "feed_forward", "layers", "embeddings", "positional_encoding", "model",
-    "lexicon", "corpus", "data", "schedule", "loss", "training",
+    "lexicon", "corpus", "data", "schedule", "loss", "distributed", "training", "checkpoints",
 )  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def main() -> int:
     names: dict[str, Any] = {}
     exec(compile(recipe(), NOTEBOOK.name, "exec"), names)  # the cells of our own notebook
     started = time.perf_counter()
-    model, tokenizer, records, _ = names["train_toy_translator"]()
+    with tempfile.TemporaryDirectory() as run:
+        model, tokenizer, records = names["train_toy_translator"](run)
     seconds = round(time.perf_counter() - started)
     Translator(model, tokenizer).save(TARGET, dtype=torch.float16)
     shipped = Translator.from_pretrained(TARGET, "cpu")  # what is scored is what is shipped: the rounded weights
@@ -75,7 +77,7 @@ def main() -> int:
         machine=machine(),
         seeds={"corpus": 0, "weights": 0, "training": names["TRAINING"].seed},
         updates=names["TRAINING"].steps,
-        target_tokens_per_second=round(sum(r.tokens_per_second for r in records) / len(records)),
+        target_tokens_per_second=round(sum(r.target_tokens for r in records) / sum(r.seconds for r in records)),
         seconds=seconds,
         scores=scores,
         code=code(),
