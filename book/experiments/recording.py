@@ -17,7 +17,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +67,12 @@ def machine() -> dict[str, Any]:
     return {"cpu": cpu, **sizes, "python": platform.python_version(), "torch": torch.__version__}
 
 
+def cpu_seconds() -> float:
+    """Time that all cores have spent on this process and on those it started and waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def record(experiment: str, runs: Mapping[str, dict[str, Any]], run: Callable[..., dict[str, Any]]) -> None:
     """Make the runs that are not recorded yet.
 
@@ -88,9 +93,9 @@ def record(experiment: str, runs: Mapping[str, dict[str, Any]], run: Callable[..
     done = {name: kept[name] for name in runs if name in kept and kept[name]["arguments"] == runs[name]}
     for name in [name for name in runs if name not in done][:limit]:
         print(f"{path.stem}: {name} ...", flush=True)
-        started = time.process_time()
+        started = cpu_seconds()
         result = run(**runs[name])
-        seconds = round(time.process_time() - started, 1)
+        seconds = round(cpu_seconds() - started, 1)
         done[name] = {"arguments": runs[name], "result": result, "cpu_seconds": seconds}
         about = {
             "command": f"python {source.relative_to(ROOT)}",
