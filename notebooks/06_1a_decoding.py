@@ -1,19 +1,25 @@
 # %% [markdown]
 # # 6.1 Decoding
 #
-# A trained model gives probabilities of the next token. Decoding turns them into a sentence. This chapter takes the most
-# probable token at every step, keeps what it has computed, and shows that neither the cache nor the other sentences of a
-# batch change the output.
+# A trained model gives probabilities of the next token. Decoding turns them into a sentence. The paper does it by beam search
+# with a length penalty, in two sentences that leave most of it open. This chapter builds it, proves against exhaustive search
+# that it finds the best, and says every convention.
 
 # %%
 #| default_exp decoding
 
 # %%
+import itertools
+import math
+
 import altair as alt
 
 import transformer
-from transformer.data import copy_task, make_batch
+from transformer.corpus import embedded_corpus
+from transformer.data import EOS_ID, copy_task, make_batch, pad
+from transformer.layers import LayerCache
 from transformer.model import TransformerConfig
+from transformer.multi_head import KeyValueCache
 
 transformer.check_version("0.1")
 
@@ -32,8 +38,9 @@ transformer.check_version("0.1")
 # >
 # > — Section 6.1
 #
-# Greedy decoding is beam search with a beam of one. It has the paper's maximum length and its early end. Every sentence
-# has its own maximum, so a long sentence in the batch does not lend a short one more room.
+# All ways of decoding begin alike: read the source, project the memory once, take room for the target. The cache holds the
+# keys and values of all earlier positions ([Section 3.2.2](03_2_2_multi_head_attention.py)), so a step computes one position
+# instead of all. Every sentence has its own maximum length: a long sentence in the batch does not lend a short one more room.
 
 # %%
 #| export
@@ -50,8 +57,13 @@ from transformer.model import DecoderCache, Transformer
 EXTRA_TOKENS = 50
 
 
-# %% [markdown]
-# All ways of decoding begin alike: read the source, project the memory once, take room for the target.
+# %%
+#| export
+def _check_count(name: str, value: int, most: int | None = None) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 up.")
+    if most is not None and value > most:
+        raise ValueError(f"{name} is {value}; it must be at most {most}.")
 
 
 # %%
@@ -76,18 +88,33 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
     return model.new_cache(memory, src_mask, int(limits.max())), limits
 
 
+# %% [markdown]
+# When a sentence ends it leaves the batch, and the cache keeps only the rows that live on. `cache.select` does that for any
+# rows in any order, and copies the whole cache, its empty part included. Here a row only ever takes the place of another, so
+# what is written can be moved within the memory that is there. And two hypotheses of one sentence read the same source: while
+# no sentence leaves, the memory's keys and values stay untouched.
+
+
 # %%
 #| export
-def _check_count(name: str, value: int, most: int | None = None) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 up.")
-    if most is not None and value > most:
-        raise ValueError(f"{name} is {value}; it must be at most {most}.")
+def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
+    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
+
+    Unless moved, each row stays with its sentence, and so the memory stays where it is.
+    """
+    for layer in cache.layers:
+        own = layer.own
+        for kept in (own.keys, own.values):
+            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
+        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
+        if moved:
+            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
+    if moved and cache.memory_mask is not None:
+        cache.memory_mask = cache.memory_mask[rows]
 
 
 # %% [markdown]
-# Where each sentence writes one token a step, this is the loop. When a sentence ends it leaves the batch, and the cache
-# keeps only the rows that live on. How a token is chosen is the caller's.
+# This loop writes one token a sentence and step. How it is chosen is the caller's. Greedy decoding takes the most probable.
 
 
 # %%
@@ -142,22 +169,124 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
     return _write(model, src, max_new_tokens, lambda logits, *_: logits.argmax(dim=-1))
 
 
+# %% [markdown]
+# ### See it
+#
+# An untrained model has nothing to say, but the mechanism is the same for any weights: tokens in, one token out, the
+# output becomes input.
+
 # %%
-#| export
-class Hypothesis(NamedTuple):
-    """A translation that beam search found.
+torch.manual_seed(1)
+model = Transformer(TransformerConfig(32, 32, d_model=32, n_layers=2, n_heads=4, d_ff=64)).eval()
+sources = [source for source, _ in copy_task(8, max_len=30, seed=3)]
+src = make_batch([(source, []) for source in sources]).src
+outputs = greedy_decode(model, src, max_new_tokens=12)
+for source, output in zip(sources[:3], outputs, strict=False):
+    print(len(source), "tokens in:", output)
 
-    Attributes:
-        ids: Its tokens, without begin and end.
-        score: log P(Y | X) divided by the length penalty.
-        log_probability: log P(Y | X), natural logarithm, the end token's included.
-        finished: Whether it has an end token; False if it was cut at the maximum length.
-    """
+# %% [markdown]
+# ### Check it: the cache changes nothing
+#
+# The plain way decodes the whole prefix anew at every step. It must give the same tokens.
 
-    ids: list[int]
-    score: float
-    log_probability: float
-    finished: bool = True
+
+# %%
+@torch.inference_mode()
+def greedy_without_cache(model: Transformer, src: Tensor, max_new_tokens: int) -> list[int]:
+    tokens = src.new_full((1, 1), model.config.bos_id)
+    for _ in range(max_new_tokens):
+        best = model(src, tokens)[:, -1].argmax(dim=-1, keepdim=True)  # (1, 1)
+        if best.item() == model.config.eos_id:
+            break
+        tokens = torch.cat([tokens, best], dim=1)
+    return tokens[0, 1:].tolist()
+
+
+for source, output in zip(sources, outputs, strict=True):
+    alone = make_batch([(source, [])]).src
+    assert greedy_without_cache(model, alone, 12) == output
+print(len(sources), "outputs are the same with and without the cache")
+
+# %% [markdown]
+# ### Check it: the batch changes nothing
+#
+# One of the eight sources is longer than the others, so seven of them are padded. Each decodes alone as it did in the
+# batch.
+
+# %%
+for source, output in zip(sources, outputs, strict=True):
+    assert greedy_decode(model, make_batch([(source, [])]).src, max_new_tokens=12) == [output]
+assert greedy_decode(model, src.flip(0), max_new_tokens=12) == outputs[::-1]
+print("alone, together and in reverse order: the same outputs")
+
+
+# %% [markdown]
+# ## Greed can miss
+#
+# The most probable first token need not begin the most probable sentence. Here is a model that is nothing but a table: the
+# probabilities of the next token after each beginning. It has the interface of `Transformer`, and it keeps what was written in
+# a real cache, so a search that mixed up its rows would read from the wrong line.
+
+
+# %%
+class TableModel:
+    """Gives the next token's probabilities by a function of the tokens written so far."""
+
+    training = False
+
+    def __init__(self, probabilities: Callable[[tuple[int, ...]], list[float]]) -> None:
+        self.probabilities = probabilities
+        size = len(probabilities(()))
+        self.config = TransformerConfig(size, size, d_model=2, n_heads=1, n_layers=1, d_ff=1)
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        return src[:, None, :, None].double()  # (B, 1, n, 1): not used
+
+    def new_cache(self, memory: Tensor, memory_mask: Tensor, room: int) -> DecoderCache:
+        keys = torch.zeros(len(memory), 1, room, 1, dtype=torch.float64)
+        return DecoderCache([LayerCache(KeyValueCache(keys, keys.clone()), memory, memory)], memory_mask)
+
+    def decode(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+        new = tokens[:, None, :, None].double()  # (rows, 1, 1, 1)
+        return cache.layers[0].own.append(new, new)[0][:, 0, :, 0]  # (rows, step): begin, then what was written
+
+    def output_projection(self, written: Tensor) -> Tensor:
+        rows = [self.probabilities(tuple(int(token) for token in row[1:])) for row in written.tolist()]
+        return torch.tensor(rows, dtype=torch.float64).log()[:, None]  # (rows, 1, V)
+
+
+NAMES = ["<pad>", "<s>", "</s>", "the", "a", "dog", "cat", "cow"]
+LINES = {
+    "": {"the": 0.6, "a": 0.4},
+    "the": {"dog": 0.4, "cat": 0.3, "cow": 0.3},
+    "a": {"dog": 0.9, "cat": 0.1},
+}
+
+
+def next_word(written: tuple[int, ...]) -> list[float]:
+    line = LINES.get(" ".join(NAMES[token] for token in written), {"</s>": 1.0})
+    return [line.get(name, 0.0) for name in NAMES]
+
+
+table, anything = TableModel(next_word), torch.tensor([[3, EOS_ID]])
+greedy = greedy_decode(table, anything)[0]
+print("greedy:", *[NAMES[token] for token in greedy], "with probability", round(0.6 * 0.4, 2))
+print("better: a dog with probability", round(0.4 * 0.9, 2))
+
+# %% [markdown]
+# A beam keeps the $k$ most probable beginnings instead of one. With $k = 2$ both *the* and *a* survive the first step, and the
+# second step decides.
+#
+# ## The length penalty
+#
+# Every further token makes a sentence less probable. So $\log P(Y \mid X)$ prefers short outputs, and a search that finds the
+# most probable sentence finds one that is too short. The paper's "length penalty $\alpha = 0.6$" is that of the authors'
+# earlier system (Wu et al. 2016): hypotheses are compared by
+#
+# $$\text{score}(Y) = \frac{\log P(Y \mid X)}{lp(Y)}, \qquad lp(Y) = \left(\frac{5 + |Y|}{6}\right)^{\alpha}.$$
+#
+# The name misleads. $\log P$ is negative, so what divides it is a bonus for length. Some toolkits divide by $|Y|^\alpha$ instead,
+# fairseq among them. The same $\alpha$ then means another preference, so the form is an argument.
 
 
 # %%
@@ -184,6 +313,24 @@ def length_penalty(length: Tensor, alpha: float = 0.6, form: str = "gnmt") -> Te
         raise ValueError(f'the penalty is {form!r}; choose "gnmt" (the paper) or "fairseq".')
     base = length.double()
     return ((5 + base) / 6 if form == "gnmt" else base) ** alpha
+
+
+# %%
+length = torch.tensor([1, 7, 13, 25])
+for form in ("gnmt", "fairseq"):
+    print(f"{form:8}", *[f"{value:6.3f}" for value in length_penalty(length, 0.6, form).tolist()])
+assert torch.allclose(length_penalty(length, 0.6), torch.tensor([1, 2, 3, 5]).double() ** 0.6)
+
+# %% [markdown]
+# ## One step of the beam
+#
+# Each of a sentence's $w$ hypotheses can be continued by each of $V$ tokens. Of these $w \cdot V$ candidates the step needs
+# the best $2k$: at most $w \le k$ of them end, one per hypothesis, so at least $k$ live on. No hypothesis can give more than
+# $2k$, so the vocabulary is searched once per hypothesis, by PyTorch, and only a few numbers remain to be added and sorted.
+#
+# Equal logits need care. `topk` promises no order among equals and takes another one when the batch has another shape. A
+# sentence's translation must not depend on that. Rows in which equals occur are sorted again, stably: the lower id comes first,
+# as in `argmax`. For the same reason, $\log P$ is added in double precision, where two different logits stay different.
 
 
 # %%
@@ -220,21 +367,39 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
 
 
 # %%
-#| export
-def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
-    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
+ties = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0, 2.0, 3.0]])
+print(_best_tokens(ties, 3)[1].tolist())
+assert _best_tokens(ties, 3)[1].tolist() == [[1, 2, 4]] and ties.argmax() == 1
 
-    Unless moved, each row stays with its sentence, and so the memory stays where it is.
+# %% [markdown]
+# ## The search
+#
+# At first all hypotheses of a sentence would be equal, so there is one row a sentence. The beam widens in the first steps to
+# $k$ rows. Those that end are kept apart, with their scores; they take no place in the beam from those that live.
+#
+# "Terminate early when possible": when is it? Not when the best hypothesis ends, and not when $k$ have ended. With a penalty a
+# longer one can still come out ahead. Two facts give a bound. $\log P$ only falls as a hypothesis grows, and the penalty is
+# largest at the maximum length. So no descendant of a living hypothesis scores more than its $\log P$ of now divided by the
+# penalty at the maximum length. When that is no more than the score of the best finished hypothesis (or the last of the
+# `n_best` asked for), the sentence is done, and the result is what it would have been at the maximum length.
+
+
+# %%
+#| export
+class Hypothesis(NamedTuple):
+    """A translation that beam search found.
+
+    Attributes:
+        ids: Its tokens, without begin and end.
+        score: log P(Y | X) divided by the length penalty.
+        log_probability: log P(Y | X), natural logarithm, the end token's included.
+        finished: Whether it has an end token; False if it was cut at the maximum length.
     """
-    for layer in cache.layers:
-        own = layer.own
-        for kept in (own.keys, own.values):
-            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
-        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
-        if moved:
-            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
-    if moved and cache.memory_mask is not None:
-        cache.memory_mask = cache.memory_mask[rows]
+
+    ids: list[int]
+    score: float
+    log_probability: float
+    finished: bool = True
 
 
 # %%
@@ -322,6 +487,260 @@ def beam_search(
     return found
 
 
+# %% [markdown]
+# ### See it
+#
+# The table from above, with beams of one and two.
+
+# %%
+for k in (1, 2):
+    (best,) = beam_search(table, anything, beam_size=k)[0]
+    print(f"beam {k}:", *[NAMES[token] for token in best.ids], f"  P = {math.exp(best.log_probability):.2f}")
+    assert [NAMES[token] for token in best.ids] == ["a" if k == 2 else "the", "dog"]
+
+# %% [markdown]
+# ### Check it: nothing is missed
+#
+# Over four tokens, one of which ends, there are few sentences of at most five tokens. Exhaustive search scores all of them. A
+# beam that is wide enough to hold every beginning must find the same best ones, in the same order, for any penalty.
+
+
+# %%
+def random_table(seed: int) -> Callable[[tuple[int, ...]], list[float]]:
+    """A line of its own for each of the beginnings that are shorter than five tokens."""
+    rng = torch.Generator().manual_seed(seed)
+    beginnings = [y for n in range(5) for y in itertools.product([0, 1, 3], repeat=n)]
+    lines = torch.softmax(2 * torch.randn(len(beginnings), 4, generator=rng, dtype=torch.float64), dim=-1)
+    return dict(zip(beginnings, lines.tolist(), strict=True)).__getitem__
+
+
+def exhaustive_search(
+    probabilities: Callable[[tuple[int, ...]], list[float]], alpha: float
+) -> list[tuple[float, list]]:
+    found = []
+    for y in (y for n in range(5) for y in itertools.product([0, 1, 3], repeat=n)):
+        log_p = sum(math.log(probabilities(y[:i])[token]) for i, token in enumerate([*y, EOS_ID]))
+        found.append((log_p / ((5 + len(y) + 1) / 6) ** alpha, list(y)))
+    return sorted(found, reverse=True)
+
+
+compared = narrow_misses = 0
+for seed, alpha in itertools.product(range(10), (0, 0.6, 1)):
+    probabilities = random_table(seed)
+    everything = exhaustive_search(probabilities, alpha)
+    found = beam_search(TableModel(probabilities), anything, 4**4, alpha, max_new_tokens=5, n_best=3)[0]
+    assert [hypothesis.ids for hypothesis in found] == [y for _, y in everything[:3]]
+    assert all(math.isclose(h.score, score) for h, (score, _) in zip(found, everything, strict=False))
+    (narrow,) = beam_search(TableModel(probabilities), anything, 2, alpha, max_new_tokens=5)[0]
+    narrow_misses += narrow.ids != everything[0][1]
+    compared += 1
+print(len(everything), "sentences in each of", compared, "searches; the wide beam found the best three of each")
+print("a beam of two missed the best in", narrow_misses)
+
+# %% [markdown]
+# Beam search promises nothing when the beam is narrower than that. It is a heuristic that is nearly always right on a trained
+# model, whose probabilities are far from random.
+#
+# ### Check it: by hand, without cache or batch
+#
+# Here is the same search as a textbook has it: one sentence, Python lists, the whole prefix computed anew at every step, always
+# on to the maximum length. It also writes down all it sees, for the picture below.
+
+
+# %%
+@torch.inference_mode()
+def beam_by_hand(model: Transformer, src: list[int], k: int, alpha: float, limit: int) -> tuple[Hypothesis, list[dict]]:
+    living, finished, seen = [(0.0, ())], [], []
+    for step in range(1, limit + 1):
+        grown = []
+        for log_p, y in living:
+            logits = model(torch.tensor([src]), torch.tensor([[model.config.bos_id, *y]]))[0, -1]  # (V,)
+            values = logits.log_softmax(dim=-1).tolist()
+            grown += [(log_p + value, (*y, token)) for token, value in enumerate(values)]
+        grown.sort(key=lambda candidate: -candidate[0])
+        ended = [(log_p, y) for log_p, y in grown[:k] if y[-1] == EOS_ID]
+        finished += [Hypothesis(list(y[:-1]), log_p / ((5 + step) / 6) ** alpha, log_p) for log_p, y in ended]
+        living = [(log_p, y) for log_p, y in grown if y[-1] != EOS_ID][:k]
+        shown = sorted([*ended, *living], key=lambda candidate: -candidate[0])
+        seen += [{"y": y, "rank": rank, "log_p": log_p} for rank, (log_p, y) in enumerate(shown, 1)]
+    return max(finished, key=lambda hypothesis: hypothesis.score), seen
+
+
+translator = transformer.load_toy_translator()
+pairs = list(itertools.islice(embedded_corpus("test"), 60))
+sources = [[*translator.tokenizer.encode(pair.source), EOS_ID] for pair in pairs]
+together = beam_search(translator.model, pad(sources))
+for source, (best,) in itertools.islice(zip(sources, together, strict=True), 4):
+    by_hand, _ = beam_by_hand(translator.model, source, k=4, alpha=0.6, limit=len(best.ids) + 4)
+    assert by_hand.ids == best.ids and abs(by_hand.score - best.score) < 1e-5
+    print(f"{best.score:7.4f}", translator.tokenizer.decode(best.ids))
+
+# %% [markdown]
+# ### Check it: a beam of one is greedy, and the batch changes nothing
+
+# %%
+greedy = greedy_decode(translator.model, pad(sources))
+assert [best.ids for (best,) in beam_search(translator.model, pad(sources), beam_size=1)] == greedy
+for start in range(0, len(sources), 7):
+    few = beam_search(translator.model, pad(sources[start : start + 7]))
+    for (alone,), (best,) in zip(few, together[start : start + 7], strict=True):
+        assert alone.ids == best.ids and abs(alone.score - best.score) < 1e-5
+print(len(sources), "translations: the same by sevens as together")
+
+# %% [markdown]
+# ## A beam, seen
+#
+# The shipped model translates one sentence with a beam of four. Each column is a step, and its rows are the hypotheses by rank.
+# A line leads from a hypothesis to its continuation.
+
+# %%
+english = "The dog drinks the milk although it is very sour."
+source = [*translator.tokenizer.encode(english), EOS_ID]
+(best,) = beam_search(translator.model, pad([source]))[0]
+_, seen = beam_by_hand(translator.model, source, k=4, alpha=0.6, limit=len(best.ids) + 1)
+place = {node["y"]: (len(node["y"]), node["rank"]) for node in seen}
+winner = [(*best.ids, EOS_ID)[: n + 1] for n in range(len(best.ids) + 1)]
+parents = {node["y"][:-1] for node in seen}
+pieces = translator.tokenizer.pieces(range(len(translator.tokenizer)))
+values = []
+for node in (node for node in seen if node["rank"] <= 5):
+    y = node["y"]
+    fate = "chosen" if y in winner else "ended" if y[-1] == EOS_ID else "lives on" if y in parents else "dropped"
+    step, rank = place[y]
+    from_step, from_rank = place.get(y[:-1], (0, 1))
+    text = pieces[y[-1]].replace("▁", " ").strip() or "▁"
+    so_far = translator.tokenizer.decode([token for token in y if token != EOS_ID])
+    values.append(
+        {
+            "step": step,
+            "rank": rank,
+            "from_step": from_step,
+            "from_rank": from_rank,
+            "token": text,
+            "fate": fate,
+            "log P": round(node["log_p"], 3),
+            "so far": so_far,
+        }
+    )
+assert winner[-1] in place and len(values) < 150
+
+# %%
+alive = alt.Chart(alt.Data(values=values)).encode(
+    x=alt.X(
+        "step:Q",
+        title="step",
+        axis=alt.Axis(tickMinStep=1, grid=False),
+        scale=alt.Scale(domain=[0, len(winner) + 0.5], nice=False),
+    ),
+    y=alt.Y("rank:Q", title="rank", scale=alt.Scale(reverse=True, domain=[0.5, 5.5]), axis=alt.Axis(tickMinStep=1)),
+    color=alt.Color(
+        "fate:N",
+        title=None,
+        scale=alt.Scale(
+            domain=["chosen", "lives on", "dropped", "ended"], range=["#0072B2", "#009E73", "#999999", "#D55E00"]
+        ),
+    ),
+    tooltip=["so far:N", "token:N", "log P:Q", "rank:Q", "fate:N"],
+)
+lines = alive.mark_rule(opacity=0.7).encode(
+    x="from_step:Q",
+    x2="step:Q",
+    y="from_rank:Q",
+    y2="rank:Q",
+    strokeWidth=alt.condition("datum.fate == 'chosen'", alt.value(3), alt.value(1)),
+)
+labels = alive.mark_text(fontSize=12, dy=-9, fontWeight="bold").encode(text="token:N")
+dots = alive.mark_circle(size=40, opacity=1)
+(lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=680, height=240)
+
+# %%
+(variants,) = beam_search(translator.model, pad([source]), n_best=4)
+for hypothesis in variants:
+    print(f"{hypothesis.score:7.3f}  {translator.tokenizer.decode(hypothesis.ids)}")
+    assert len(set(hypothesis.ids) & set(best.ids)) > len(set(best.ids)) / 2
+assert variants[0] == best
+
+# %% [markdown]
+# The thick line is the translation; grey hypotheses found no continuation in the beam. Point at a dot to read what it ends.
+# The four places do not hold four different sentences. They hold one sentence with one decision taken differently, such as
+# another verb or another article, and then carry each variant along to the end. The list above shows the best of those that
+# finished, by score. This is why a wider beam brings so little: it holds more variants, not more ideas.
+#
+# ## What α does
+#
+# A larger $\alpha$ favours longer outputs. The shipped model translates the same sentences with ever larger ones.
+
+# %%
+sample_size, values = 30, []
+some = pad(sources[:sample_size])
+for alpha in (0.0, 0.6, 1.0, 2.0, 2.5, 3.0, 3.25, 3.5, 4.0):
+    results = [best for (best,) in beam_search(translator.model, some, alpha=alpha)]
+    texts = [translator.tokenizer.decode(best.ids) for best in results]
+    right = sum(text == pair.target for text, pair in zip(texts, pairs, strict=False)) / sample_size
+    length = sum(len(best.ids) for best in results) / sample_size
+    log_p = sum(best.log_probability for best in results) / sample_size
+    values.append({"alpha": alpha, "tokens": length, "right": right, "log P": log_p})
+    print(f"α = {alpha:4}: {length:5.1f} tokens, log P {log_p:8.2f}, {right:4.0%} right")
+by_alpha = {value["alpha"]: value for value in values}
+assert all(abs(by_alpha[alpha]["right"] - by_alpha[0.0]["right"]) < 0.05 for alpha in (0.6, 1.0))
+assert by_alpha[4.0]["right"] < 0.1 and by_alpha[4.0]["tokens"] > 3 * by_alpha[0.6]["tokens"]
+
+# %%
+base = alt.Chart(alt.Data(values=values)).encode(
+    x=alt.X("alpha:Q", title="α"), tooltip=["alpha:Q", "tokens:Q", "right:Q", "log P:Q"]
+)
+length_chart = base.mark_line(point=True, color="#0072B2").encode(y=alt.Y("tokens:Q", title="mean length, tokens"))
+right_chart = base.mark_line(point=True, color="#D55E00").encode(
+    y=alt.Y("right:Q", title="exactly right", axis=alt.Axis(format="%"))
+)
+(length_chart.properties(width=300, height=200) | right_chart.properties(width=300, height=200)).properties(
+    title="The penalty is harmless up to a point; beyond it the beam writes on to the maximum length"
+)
+
+# %% [markdown]
+# Up to 1 hardly anything changes: this model's probabilities say clearly where a sentence ends. Further on comes a cliff. The score divides a
+# $\log P$ that falls about linearly with length by a penalty that grows like a power of it. Once $\alpha$ is large enough, a
+# long and improbable output scores better than a short and certain one, and the search writes on to the maximum length. On
+# real text the useful range is narrower and the gain larger; 0.6 is what the authors found on their development set.
+#
+# ## What the cache saves
+#
+# Without a cache, step t runs the decoder over t positions; a sentence of m tokens costs 1 + 2 + … + m of them. With a
+# cache it costs m. A beam multiplies both by k.
+
+# %%
+lengths = [1, *range(5, 101, 5)]
+values = [{"m": m, "positions": m * (m + 1) // 2, "way": "without cache"} for m in lengths]
+values += [{"m": m, "positions": m, "way": "with cache"} for m in lengths]
+assert values[len(lengths) - 1]["positions"] == 5050 and values[-1]["positions"] == 100
+chart = (
+    alt.Chart(alt.Data(values=values))
+    .mark_line(point=True)
+    .encode(
+        x=alt.X("m:Q", title="tokens written, m"),
+        y=alt.Y("positions:Q", title="decoder positions computed", scale=alt.Scale(type="log")),
+        color=alt.Color("way:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
+        tooltip=["way:N", "m:Q", "positions:Q"],
+    )
+    .properties(title="At 100 tokens the cache saves 98 % of the decoder's positions", width=420, height=240)
+)
+chart
+
+# %% [markdown]
+# The vertical axis is logarithmic. At 100 tokens the upper line stands at 5,050 positions, the lower at 100. The new
+# position still attends to all earlier keys. What the cache saves is the work of the positions before it: their
+# projections, their rows of attention, their feed-forward networks.
+
+# %% [markdown]
+# ## Sampling
+#
+# The paper does not sample, and for translation nobody wants a random one. It is the usual way with language models, and it shows what a distribution holds that its maximum hides. Dividing the logits by a
+# temperature below 1 sharpens the softmax, above 1 it flattens it; `top_k` cuts off the tail of improbable tokens.
+#
+# A draw must not depend on the neighbours in the batch either. Each sentence has its own stream of random numbers, one number a
+# step: the token is where that number falls in the cumulated probabilities.
+
+
 # %%
 #| export
 @torch.inference_mode()
@@ -378,107 +797,71 @@ def sample(
 
 
 # %% [markdown]
-# ## See it
-#
-# An untrained model has nothing to say, but the mechanism is the same for any weights: tokens in, one token out, the
-# output becomes input.
+# ### See it
 
 # %%
-torch.manual_seed(1)
-model = Transformer(TransformerConfig(32, 32, d_model=32, n_layers=2, n_heads=4, d_ff=64)).eval()
-sources = [source for source, _ in copy_task(8, max_len=30, seed=3)]
-src = make_batch([(source, []) for source in sources]).src
-outputs = greedy_decode(model, src, max_new_tokens=12)
-for source, output in zip(sources[:3], outputs, strict=False):
-    print(len(source), "tokens in:", output)
+four = pad([source] * 4)
+for temperature in (0.5, 1.0, 2.0):
+    print("temperature", temperature)
+    for ids in sample(translator.model, four, temperature, top_k=10):
+        print("   ", translator.tokenizer.decode(ids))
+assert sample(translator.model, four, top_k=1) == greedy_decode(translator.model, four)
+assert sample(translator.model, four, temperature=1e-6) == greedy_decode(translator.model, four)
+assert sample(translator.model, four[2:3], 2.0, seed=[7]) == sample(translator.model, four, 2.0, seed=[5, 6, 7, 8])[2:3]
 
 # %% [markdown]
-# ## Check it: the cache changes nothing
-#
-# The plain way decodes the whole prefix anew at every step. It must give the same tokens.
-
+# ### Check it: as often as the softmax says
 
 # %%
-@torch.inference_mode()
-def greedy_without_cache(model: Transformer, src: Tensor, max_new_tokens: int) -> list[int]:
-    tokens = src.new_full((1, 1), model.config.bos_id)
-    for _ in range(max_new_tokens):
-        best = model(src, tokens)[:, -1].argmax(dim=-1, keepdim=True)  # (1, 1)
-        if best.item() == model.config.eos_id:
-            break
-        tokens = torch.cat([tokens, best], dim=1)
-    return tokens[0, 1:].tolist()
-
-
-for source, output in zip(sources, outputs, strict=True):
-    alone = make_batch([(source, [])]).src
-    assert greedy_without_cache(model, alone, 12) == output
-print(len(sources), "outputs are the same with and without the cache")
-
-# %% [markdown]
-# ## Check it: the batch changes nothing
-#
-# One of the eight sources is longer than the others, so seven of them are padded. Each decodes alone as it did in the
-# batch.
-
-# %%
-for source, output in zip(sources, outputs, strict=True):
-    assert greedy_decode(model, make_batch([(source, [])]).src, max_new_tokens=12) == [output]
-assert greedy_decode(model, src.flip(0), max_new_tokens=12) == outputs[::-1]
-print("alone, together and in reverse order: the same outputs")
-
-# %% [markdown]
-# ## What the cache saves
-#
-# Without a cache, step t runs the decoder over t positions; a sentence of m tokens costs 1 + 2 + … + m of them. With a
-# cache it costs m.
-
-# %%
-lengths = [1, *range(5, 101, 5)]
-values = [{"m": m, "positions": m * (m + 1) // 2, "way": "without cache"} for m in lengths]
-values += [{"m": m, "positions": m, "way": "with cache"} for m in lengths]
-assert values[len(lengths) - 1]["positions"] == 5050 and values[-1]["positions"] == 100
-chart = (
-    alt.Chart(alt.Data(values=values))
-    .mark_line(point=True)
-    .encode(
-        x=alt.X("m:Q", title="tokens written, m"),
-        y=alt.Y("positions:Q", title="decoder positions computed", scale=alt.Scale(type="log")),
-        color=alt.Color("way:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
-        tooltip=["way:N", "m:Q", "positions:Q"],
-    )
-    .properties(title="At 100 tokens the cache saves 98 % of the decoder's positions", width=420, height=240)
-)
-chart
-
-# %% [markdown]
-# The vertical axis is logarithmic. At 100 tokens the upper line stands at 5,050 positions, the lower at 100. The new
-# position still attends to all earlier keys. What the cache saves is the work of the positions before it: their
-# projections, their rows of attention, their feed-forward networks.
+n, probabilities = 4000, random_table(1)
+drawn = [y[0] if y else EOS_ID for y in sample(TableModel(probabilities), anything.expand(n, -1), max_new_tokens=1)]
+chi_square = sum((drawn.count(i) - n * p) ** 2 / (n * p) for i, p in enumerate(probabilities(())))
+print("expected", [round(n * p) for p in probabilities(())], "drawn", [drawn.count(i) for i in range(4)])
+assert chi_square < 16.3  # exceeded once in a thousand times with three degrees of freedom
 
 # %% [markdown]
 # ## Unsaid by the paper
 #
+# "Beam size of 4 and length penalty 0.6" leaves open nearly everything that two programs can do differently. This is what we do,
+# and what others do.
+#
+# | question | here | elsewhere |
+# |---|---|---|
+# | What is the penalty? | $((5+\lvert Y\rvert)/6)^\alpha$; $\lvert Y\rvert^\alpha$ on request | the authors' code the first, fairseq the second |
+# | What does $\lvert Y\rvert$ count? | the tokens with the end token, without the begin token | the authors' code the same |
+# | What is the input length? | the sentence's own tokens with the end token, without padding | the authors' first code: the padded length of the batch; a later one adds 100 |
+# | Does the end token need room? | yes, it is one of the maximum | |
+# | Which ends count? | those among the best $k$ candidates of a step | fairseq the same; the authors' code any among the best $2k$ |
+# | Do the finished fill the beam? | no, $k$ others live on | the authors' code the same; in the earliest beam searches the beam shrinks |
+# | When does a sentence stop? | when no living hypothesis can still enter the n best | the authors' code: when none can overtake the worst it keeps, and all sentences of the batch at once; fairseq: when $k$ have finished |
+# | What if none has finished at the maximum length? | those that were cut, scored as they are; `finished` is False | |
+# | And a beam of one? | its end is the end, so it is greedy decoding | by the rules above the second candidate would live on, and with a penalty could win |
+# | Equal scores? | the better parent first, then the lower id | by chance |
+# | In which precision? | logits as the model gives them, the softmax's sum in single or double, the sum over steps in double | mostly single |
+#
 # * **How to decode fast.** The paper does not mention keeping keys and values. Generation without it does the same work
 #   again at every step.
-# * **"Terminate early when possible."** For greedy decoding this is plain: stop at the end token. For a beam it is not; the
-#   authors' code stops when no living hypothesis can still overtake the worst of the finished ones.
-
-# %% [markdown]
+# * **Coverage.** The system that the penalty comes from also rewards hypotheses that attend to every source word. The paper
+#   does not mention it, and its authors' code does not have it.
+#
 # ## What we now know
 #
-# * Greedy decoding with a cache gives the same tokens as without.
-# * A sentence's output does not depend on its neighbours in the batch, nor on their order.
+# * Greedy decoding with a cache gives the same tokens as without. So does beam search.
+# * A sentence's output does not depend on its neighbours in the batch, nor on their order, in any of the three ways.
+# * A beam that is wide enough finds what exhaustive search finds. A narrow one can miss it, and greedy decoding misses more.
+# * The search may stop when the bound at the maximum length says so, and not before.
 # * For 100 tokens the cache computes 100 decoder positions instead of 5,050.
-
-# %% [markdown]
+# * Too large an $\alpha$ makes every output as long as is allowed.
+#
 # ## Exercises
 #
 # 1. *Predict, then run.* Call `greedy_decode` on a model in training mode. Why is that refused rather than allowed?
 # 2. Forget to pass the position: let every decoding step believe that it is at position 0. How soon do the outputs
 #    differ from those without a cache?
-# 3. Write `sample_decode`, which draws the next token from the softmax at a temperature. At which temperature does it
-#    equal `greedy_decode`?
+# 3. Let a search stop as soon as its best hypothesis ends. Make a table on which that is wrong with $\alpha = 0.6$, though it is
+#    right with $\alpha = 0$.
+# 4. Write nucleus sampling: draw among the fewest tokens that together hold a share $p$ of the probability. What is the
+#    difference to `top_k` where the model is sure, and where it is not?
 
 # %% tags=["hide-cell"]
 # Exercise 2: a positional encoding that ignores its start.
@@ -490,8 +873,22 @@ wrong = greedy_decode(forgetful, src, max_new_tokens=12)
 print(sum(a != b for a, b in zip(wrong, outputs, strict=True)), "of", len(outputs), "outputs differ")
 assert wrong != outputs
 
+# %% tags=["hide-cell"]
+# Exercise 3: a short sentence of probability 0.45 ends at once; one of probability 0.4 takes six tokens, all certain.
+patient = {(): [0.15, 0.4, 0.45, 0.0], (1, 3, 3, 3, 3): [0.0, 0.0, 1.0, 0.0]}
+patient |= {(1, *[3] * n): [0.0, 0.0, 0.0, 1.0] for n in range(4)}
+waiting = TableModel(lambda written: patient.get(written, [0.25] * 4))
+(long,) = beam_search(waiting, anything, beam_size=2, alpha=0.6, max_new_tokens=6)[0]
+(short,) = beam_search(waiting, anything, beam_size=2, alpha=0, max_new_tokens=6)[0]
+print(f"α = 0: {len(short.ids)} tokens, log P {short.log_probability:.3f}")
+print(f"α = 0.6: {len(long.ids)} tokens, log P {long.log_probability:.3f}, score {long.score:.3f}")
+assert short.ids == [] and len(long.ids) == 5 and long.log_probability < short.log_probability < long.score
+
 # %% [markdown]
 # ## The notebook and the module agree
 
 # %%
 assert transformer.greedy_decode(model, src, max_new_tokens=12) == outputs
+few = pad(sources[:20])
+assert transformer.beam_search(translator.model, few, n_best=4) == beam_search(translator.model, few, n_best=4)
+assert transformer.sample(translator.model, few, temperature=1.5) == sample(translator.model, few, temperature=1.5)

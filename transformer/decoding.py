@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: e4eac7bb76554bcf
+# sha256 of what follows: 6ff60802ec49e60b
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,17 @@ from torch import Tensor
 from transformer.masks import padding_mask
 from transformer.model import DecoderCache, Transformer
 
-__all__ = ["EXTRA_TOKENS", "greedy_decode", "Hypothesis", "length_penalty", "beam_search", "sample"]
+__all__ = ["EXTRA_TOKENS", "greedy_decode", "length_penalty", "Hypothesis", "beam_search", "sample"]
 
 
 EXTRA_TOKENS = 50
+
+
+def _check_count(name: str, value: int, most: int | None = None) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 up.")
+    if most is not None and value > most:
+        raise ValueError(f"{name} is {value}; it must be at most {most}.")
 
 
 def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple[DecoderCache, Tensor]:
@@ -38,11 +45,20 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
     return model.new_cache(memory, src_mask, int(limits.max())), limits
 
 
-def _check_count(name: str, value: int, most: int | None = None) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 up.")
-    if most is not None and value > most:
-        raise ValueError(f"{name} is {value}; it must be at most {most}.")
+def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
+    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
+
+    Unless moved, each row stays with its sentence, and so the memory stays where it is.
+    """
+    for layer in cache.layers:
+        own = layer.own
+        for kept in (own.keys, own.values):
+            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
+        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
+        if moved:
+            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
+    if moved and cache.memory_mask is not None:
+        cache.memory_mask = cache.memory_mask[rows]
 
 
 def _write(
@@ -91,22 +107,6 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
     Source: §6.1 for the maximum length; the paper itself uses beam search.
     """
     return _write(model, src, max_new_tokens, lambda logits, *_: logits.argmax(dim=-1))
-
-
-class Hypothesis(NamedTuple):
-    """A translation that beam search found.
-
-    Attributes:
-        ids: Its tokens, without begin and end.
-        score: log P(Y | X) divided by the length penalty.
-        log_probability: log P(Y | X), natural logarithm, the end token's included.
-        finished: Whether it has an end token; False if it was cut at the maximum length.
-    """
-
-    ids: list[int]
-    score: float
-    log_probability: float
-    finished: bool = True
 
 
 def length_penalty(length: Tensor, alpha: float = 0.6, form: str = "gnmt") -> Tensor:
@@ -162,20 +162,20 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
     return best, order // each, ids.cpu().reshape(len(log_p), -1).gather(1, order)
 
 
-def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
-    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
+class Hypothesis(NamedTuple):
+    """A translation that beam search found.
 
-    Unless moved, each row stays with its sentence, and so the memory stays where it is.
+    Attributes:
+        ids: Its tokens, without begin and end.
+        score: log P(Y | X) divided by the length penalty.
+        log_probability: log P(Y | X), natural logarithm, the end token's included.
+        finished: Whether it has an end token; False if it was cut at the maximum length.
     """
-    for layer in cache.layers:
-        own = layer.own
-        for kept in (own.keys, own.values):
-            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
-        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
-        if moved:
-            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
-    if moved and cache.memory_mask is not None:
-        cache.memory_mask = cache.memory_mask[rows]
+
+    ids: list[int]
+    score: float
+    log_probability: float
+    finished: bool = True
 
 
 @torch.inference_mode()
