@@ -186,17 +186,17 @@ assert "line 2: byte 4" in complaint("three.en", "latin.de") and "2 lines" in co
 # | fairseq, [its script for WMT14](https://github.com/facebookresearch/fairseq/blob/main/examples/translation/prepare-wmt14en2de.sh) | 250 pieces | at most 1.5, of pieces |
 # | tensor2tensor, [the authors' code](https://github.com/tensorflow/tensor2tensor/blob/master/tensor2tensor/models/transformer.py) | 256 pieces | – |
 #
-# The ratio matters most. [A log of fairseq's script](https://github.com/facebookresearch/fairseq/issues/132) counts what
-# its 1.5 costs on WMT14:
+# [A log of fairseq's script](https://github.com/facebookresearch/fairseq/issues/132) counts what its limits cost on
+# WMT14:
 
 # %%
 read, kept = 4_544_200, 3_960_793
 print(f"{1 - kept / read:.0%} of the pairs are dropped")
 
 # %% [markdown]
-# Most of those are not wrong. Short sentences differ more in relative length than long ones: "Help!" against "Hilf mir
-# bitte!" has ratio 3. So our default is 3, of words. It drops what cannot be a translation and leaves the rest. The longest may
-# have 250 words, and 256 pieces: the second limit is for lines without spaces.
+# Not all of those are wrong. Short sentences differ more in relative length than long ones: "Help!" against "Hilf mir
+# bitte!" has ratio 3. So our default is 3, of words: it drops what can hardly be a translation and leaves the rest. A side
+# may have 250 words, and 256 pieces; the second limit is for lines without spaces.
 
 
 # %%
@@ -762,7 +762,7 @@ print(prepared.tokenizer.decode(ids[ends[i - 1] : ends[i]].tolist()))
 assert isinstance(ids, np.memmap) and ids[ends[i - 1] : ends[i]].tolist() == prepared.train[i][1].tolist()
 
 # %% [markdown]
-# A Python list takes eight bytes for each place in it, and a number above 256 as many again and more. For the target
+# A Python list takes eight bytes for each place in it, and each number above 256 is an object of its own. For the target
 # side of WMT14, at 30 tokens a sentence:
 
 # %%
@@ -812,7 +812,7 @@ else:
 # * fairseq's script replaces punctuation, tokenises, and splits hyphens before it learns its pieces. Here, text stays as it
 #   is: what is normalised away cannot be learnt, and has to be undone before BLEU is computed.
 # * Later systems clean harder: language identification, scores of a translation model, removal of sentences copied from the
-#   source. Copies are known to hurt beam search; we leave them, as the paper did.
+#   source, which [hurt beam search](https://arxiv.org/abs/1803.00047). We leave those, as the paper seems to have done.
 #
 # ## What we now know
 #
@@ -824,7 +824,7 @@ else:
 # ## Exercises
 #
 # 1. Write a rule for pairs whose two sides are equal. Which of them would be right translations?
-# 2. A third of our broken lines could be mended: U+0080 to U+009F were mostly meant as characters of code page 1252. Mend them, and
+# 2. Some broken lines can be mended: U+0080 to U+009F were mostly meant as characters of code page 1252. Mend them, and
 #    say what U+0085 becomes.
 # 3. How many pairs may a corpus have before two different ones share a hash of eight bytes with a chance of one half? Begin with
 #    the birthday problem.
