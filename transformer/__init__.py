@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 96044c9c8b340c61
+# sha256 of what follows: 23e002a28c375a59
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -167,6 +167,9 @@ __all__ = [
     "RUN_FILE",
     "CONFIGURATIONS",
     "make_configuration",
+    "parts_of",
+    "train_run",
+    "average_run",
     "make_parser",
     "main",
     "__version__",
@@ -327,9 +330,12 @@ _HOME = {
     "save_training_checkpoint": "checkpoints",
     "list_checkpoints": "checkpoints",
     "average_checkpoints": "checkpoints",
-    "RUN_FILE": "cli",
-    "CONFIGURATIONS": "cli",
-    "make_configuration": "cli",
+    "RUN_FILE": "runs",
+    "CONFIGURATIONS": "runs",
+    "make_configuration": "runs",
+    "parts_of": "runs",
+    "train_run": "runs",
+    "average_run": "runs",
     "make_parser": "cli",
     "main": "cli",
 }
@@ -353,6 +359,7 @@ _MODULES = (
     "multi_head",
     "positional_encoding",
     "preparation",
+    "runs",
     "schedule",
     "scoring",
     "training",
@@ -381,6 +388,7 @@ if TYPE_CHECKING:
     from transformer import multi_head as multi_head
     from transformer import positional_encoding as positional_encoding
     from transformer import preparation as preparation
+    from transformer import runs as runs
     from transformer import schedule as schedule
     from transformer import scoring as scoring
     from transformer import training as training
@@ -402,7 +410,7 @@ if TYPE_CHECKING:
         save_training_checkpoint,
         write_atomically,
     )
-    from transformer.cli import CONFIGURATIONS, RUN_FILE, main, make_configuration, make_parser
+    from transformer.cli import main, make_parser
     from transformer.corpus import (
         MAX_WORDS,
         PHENOMENA,
@@ -500,6 +508,7 @@ if TYPE_CHECKING:
         read_lines,
         read_pairs,
     )
+    from transformer.runs import CONFIGURATIONS, RUN_FILE, average_run, make_configuration, parts_of, train_run
     from transformer.schedule import NoamScheduler, make_adam, noam_rate
     from transformer.scoring import TOKENIZERS, Score, bleu, chrf, paper_bleu, split_compounds
     from transformer.training import Record, Stopped, TrainingConfig, perplexity, pick_precision, train
