@@ -391,9 +391,7 @@ class _Folder:
         checkpoints = list_checkpoints(self.path)
         n = len(checkpoints)
         if sum_over_ranks(torch.tensor(float(n), device=_place())).item() != n * world_size():
-            raise ValueError(
-                f"not all processes see the same {self.path}; put the run on a disk that all machines share."
-            )
+            raise ValueError(f"not all processes see one {self.path}; put the run on a disk that all machines share.")
         if not checkpoints:
             return 0, _Sums(), self._keep_records(0)
         if not resume:
@@ -422,6 +420,8 @@ class _Folder:
         records = [record for record in records if record.step <= step]
         if rank() == 0:
             self.path.mkdir(parents=True, exist_ok=True)
+            for left in self.path.glob(f".{self.log.name}.*"):  # by a run that was killed right here
+                left.unlink()
             write_atomically(self.log, b"".join(map(_line, records)))
         return records
 
