@@ -23,9 +23,9 @@ transformer.check_version("0.1")
 # >
 # > — Section 5.1
 #
-# Two files: line $n$ of one is the translation of line $n$ of the other. All depends on both being cut into lines alike.
-# `str.splitlines` cuts at ten different characters, among them U+0085 and U+2028, which stand inside sentences of real
-# corpora. `read_lines` cuts at `\n` and nowhere else. It streams, so that a file may be larger than the memory.
+# Two files: line $n$ of one is the translation of line $n$ of the other. All depends on both being cut into lines
+# alike. `str.splitlines` cuts at ten different characters, among them U+0085 and U+2028, which stand inside sentences
+# of real corpora. `read_lines` cuts at `\n` and nowhere else. It streams, so that a file may be larger than the memory.
 
 
 # %%
@@ -195,8 +195,8 @@ print(f"{1 - kept / read:.0%} of the pairs are dropped")
 
 # %% [markdown]
 # Not all of those are wrong. Short sentences differ more in relative length than long ones: "Help!" against "Hilf mir
-# bitte!" has ratio 3. So our default is 3, of words: it drops what can hardly be a translation and leaves the rest. A side
-# may have 250 words, and 256 pieces; the second limit is for lines without spaces.
+# bitte!" has ratio 3. So our default is 3, of words: it drops what can hardly be a translation and leaves the rest. A
+# side may have 250 words, and 256 pieces; the second limit is for lines without spaces.
 
 
 # %%
@@ -244,12 +244,12 @@ class Cleaning:
 
 
 # %% [markdown]
-# Duplicates need a memory of everything seen. A set of sentences would take gigabytes. Eight bytes of a hash are enough:
-# among 4.5 million pairs the chance that any two different ones collide is below one in a million. They are kept in one sorted
-# array, into which each chunk's hashes are merged.
+# Duplicates need a memory of everything seen. A set of sentences would take gigabytes. Eight bytes of a hash are
+# enough: among 4.5 million pairs the chance that any two different ones collide is below one in a million. They are
+# kept in one sorted array, into which each chunk's hashes are merged.
 #
-# Pairs that stand in the dev or test set are dropped as well. Nothing is ever dropped from those sets themselves: a score
-# is of all lines or it is of another test.
+# Pairs that stand in the dev or test set are dropped as well. Nothing is ever dropped from those sets themselves: a
+# score is of all lines or it is of another test.
 
 
 # %%
@@ -333,8 +333,8 @@ for reason, number in counts.items():
 assert clean_pairs == [dirty[0], dirty[2]] and counts["empty side"] == counts["broken Unicode"] == 2
 
 # %% [markdown]
-# One rule at a time, and in what order, does not matter for what stays, only for the reason that is counted. Cleaning what is
-# clean changes nothing.
+# One rule at a time, and in what order, does not matter for what stays, only for the reason that is counted. Cleaning
+# what is clean changes nothing.
 
 # %%
 assert list(clean(clean_pairs)) == clean_pairs and sum(counts.values()) == len(dirty)
@@ -342,8 +342,8 @@ assert list(clean(clean_pairs)) == clean_pairs and sum(counts.values()) == len(d
 # %% [markdown]
 # ### See it: a strict ratio drops short sentences
 #
-# Every pair of the [embedded corpus](A1_the_embedded_corpus.py) is a right translation. Whatever a ratio drops of it, it
-# drops wrongly.
+# Every pair of the [embedded corpus](A1_the_embedded_corpus.py) is a right translation. Whatever a ratio drops of it,
+# it drops wrongly.
 
 # %%
 right = [(pair.source, pair.target) for pair in itertools.islice(embedded_corpus("train"), 10_000)]
@@ -374,16 +374,16 @@ alt.Chart(alt.Data(values=rows), title="Too strict a ratio drops short sentences
 ).properties(width=480, height=240)
 
 # %% [markdown]
-# The longer a sentence, the closer its ratio comes to that of the languages. A limit of 3 drops nothing here. Real text is
-# less even than ours, and real errors are less clear: a ratio finds only the coarse ones.
+# The longer a sentence, the closer its ratio comes to that of the languages. A limit of 3 drops nothing here. Real text
+# is less even than ours, and real errors are less clear: a ratio finds only the coarse ones.
 
 # %% [markdown]
 # ## Arrays
 #
 # What is left is encoded once. All ids of one side follow one another in one flat array, two bytes each as long as the
-# vocabulary has at most $2^{16}$ pieces; a second array says where each sentence ends. [Section 5.1](05_1_training_data_and_batching.py)
-# has the class that reads them. An array on disk begins with a short header that says its type and length. The length is
-# known at the end only, so the header is written twice.
+# vocabulary has at most $2^{16}$ pieces; a second array says where each sentence ends. [Section
+# 5.1](05_1_training_data_and_batching.py) has the class that reads them. An array on disk begins with a short header
+# that says its type and length. The length is known at the end only, so the header is written twice.
 
 
 # %%
@@ -446,13 +446,13 @@ def _write_text(prefix: Path, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 # %% [markdown]
-# SentencePiece encodes a list of lines on as many threads as there are cores. Python's own processes would do as well, but each
-# would have to be started, be sent its lines, and send back its numbers.
+# SentencePiece encodes a list of lines on as many threads as there are cores. Python's own processes would do as well,
+# but each would have to be started, be sent its lines, and send back its numbers.
 #
 # ## A prepared corpus
 #
-# The folder holds the vocabulary, the arrays of each split, the raw text of dev and test (BLEU compares text, not ids), and
-# one page that says what made it.
+# The folder holds the vocabulary, the arrays of each split, the raw text of dev and test (BLEU compares text, not ids),
+# and one page that says what made it.
 
 
 # %%
@@ -521,7 +521,7 @@ class Prepared:
     def summary(self) -> str:
         """What there is, and what was dropped and why, in a few lines."""
         lines = [
-            f"{split:6}{n['pairs']:>11,} pairs {n['source_tokens']:>13,} source and {n['target_tokens']:>13,} target tokens"
+            f"{split:6}{n['pairs']:>11,} pairs, {n['source_tokens']:>13,} + {n['target_tokens']:,} tokens"
             for split, n in self.description["splits"].items()
         ]
         dropped = (f"{n:,} {reason}" for reason, n in self.description["counts"].items() if n and reason != "kept")
@@ -559,13 +559,13 @@ def embedded_files(folder: str | Path, n_pairs: int = 100_000, seed: int = 0) ->
 
 
 # %% [markdown]
-# `prepare` reads the files, drops what is to be dropped, and writes the rest to temporary text. The vocabulary is learnt
-# from at most a million pairs of it, taken at equal distances, so that each part of the corpus has its share and the
-# memory is bounded. Then everything is encoded.
+# `prepare` reads the files, drops what is to be dropped, and writes the rest to temporary text. The vocabulary is
+# learnt from at most a million pairs of it, taken at equal distances, so that each part of the corpus has its share and
+# the memory is bounded. Then everything is encoded.
 #
-# The work is done in a hidden folder beside the one that was asked for. It takes the right name at the very end, in one step:
-# a folder with that name is whole. What a killed run leaves behind, the next one removes. Two processes that prepare the
-# same folder do it one after the other, and the second finds the work done.
+# The work is done in a hidden folder beside the one that was asked for. It takes the right name at the very end, in one
+# step: a folder with that name is whole. What a killed run leaves behind, the next one removes. Two processes that
+# prepare the same folder do it one after the other, and the second finds the work done.
 
 
 # %%
@@ -750,8 +750,9 @@ for path in sorted(prepared.folder.iterdir()):
 #
 # ### See it: a pair is found by two ends
 #
-# `np.load` with `mmap_mode` reads the header and nothing else. The file looks like an array, and the operating system fetches the
-# pages that are touched. So the largest corpus is open at once, and several training processes share one copy of it.
+# `np.load` with `mmap_mode` reads the header and nothing else. The file looks like an array, and the operating system
+# fetches the pages that are touched. So the largest corpus is open at once, and several training processes share one
+# copy of it.
 
 # %%
 ids, ends = (np.load(prepared.folder / f"train.tgt.{name}.npy", mmap_mode="r") for name in ("ids", "ends"))
@@ -762,8 +763,8 @@ print(prepared.tokenizer.decode(ids[ends[i - 1] : ends[i]].tolist()))
 assert isinstance(ids, np.memmap) and ids[ends[i - 1] : ends[i]].tolist() == prepared.train[i][1].tolist()
 
 # %% [markdown]
-# A Python list takes eight bytes for each place in it, and each number above 256 is an object of its own. For the target
-# side of WMT14, at 30 tokens a sentence:
+# A Python list takes eight bytes for each place in it, and each number above 256 is an object of its own. For the
+# target side of WMT14, at 30 tokens a sentence:
 
 # %%
 tokens = 30 * 4_500_000
@@ -808,11 +809,13 @@ else:
 # %% [markdown]
 # ## Unsaid by the paper
 #
-# * Whether anything was dropped or normalised. Its "about 4.5 million" is what the three corpora of WMT14 have together.
-# * fairseq's script replaces punctuation, tokenises, and splits hyphens before it learns its pieces. Here, text stays as it
-#   is: what is normalised away cannot be learnt, and has to be undone before BLEU is computed.
-# * Later systems clean harder: language identification, scores of a translation model, removal of sentences copied from the
-#   source, which [hurt beam search](https://arxiv.org/abs/1803.00047). We leave those, as the paper seems to have done.
+# * Whether anything was dropped or normalised. Its "about 4.5 million" is what the three corpora of WMT14 have
+#   together.
+# * fairseq's script replaces punctuation, tokenises, and splits hyphens before it learns its pieces. Here, text stays
+#   as it is: what is normalised away cannot be learnt, and has to be undone before BLEU is computed.
+# * Later systems clean harder: language identification, scores of a translation model, removal of sentences copied from
+#   the source, which [hurt beam search](https://arxiv.org/abs/1803.00047). We leave those, as the paper seems to have
+#   done.
 #
 # ## What we now know
 #
@@ -826,8 +829,8 @@ else:
 # 1. Write a rule for pairs whose two sides are equal. Which of them would be right translations?
 # 2. Some broken lines can be mended: U+0080 to U+009F were mostly meant as characters of code page 1252. Mend them, and
 #    say what U+0085 becomes.
-# 3. How many pairs may a corpus have before two different ones share a hash of eight bytes with a chance of one half? Begin with
-#    the birthday problem.
+# 3. How many pairs may a corpus have before two different ones share a hash of eight bytes with a chance of one half?
+#    Begin with the birthday problem.
 
 # %% tags=["hide-cell"]
 # Exercise 2: back to the byte, and read it as it was meant. Some bytes have no character in code page 1252.

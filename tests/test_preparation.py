@@ -690,7 +690,7 @@ def test_memory_grows_little_with_the_corpus(tmp_path):
         (f"{a.source} {b.source}", f"{a.target} {b.target}")
         for a, b in itertools.pairwise(itertools.islice(embedded_corpus(), 2000))
     ]
-    for name, number in (("train", 60_000), ("dev", 12_000)):
+    for name, number in (("train", 40_000), ("dev", 10_000)):
         numbered = (
             (f"{i} {s}", f"{i} {t}") for i, (s, t) in enumerate(itertools.islice(itertools.cycle(text), number))
         )
@@ -708,7 +708,7 @@ def peak(name):
 print("[", flush=True); peak("dev"); print(",", flush=True); peak("train"); print("]", flush=True)
 """
     (few, low), (many, high) = run_helper(code, tmp_path)
-    assert (few, many) == (12_000, 60_000)
+    assert (few, many) == (10_000, 40_000)
     each = max(0, high - low) / (many - few)
     assert each < 200, f"{each:.0f} bytes a pair: the text is kept in memory"  # one pair has about 230 bytes of text
     assert high + each * (4_500_000 - many) < 4e9

@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: 2bcce7bddd086473
+# sha256 of what follows: 8c515451735e7730
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -309,7 +309,7 @@ class Prepared:
     def summary(self) -> str:
         """What there is, and what was dropped and why, in a few lines."""
         lines = [
-            f"{split:6}{n['pairs']:>11,} pairs {n['source_tokens']:>13,} source and {n['target_tokens']:>13,} target tokens"
+            f"{split:6}{n['pairs']:>11,} pairs, {n['source_tokens']:>13,} + {n['target_tokens']:,} tokens"
             for split, n in self.description["splits"].items()
         ]
         dropped = (f"{n:,} {reason}" for reason, n in self.description["counts"].items() if n and reason != "kept")
