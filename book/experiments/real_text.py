@@ -47,4 +47,12 @@ def run(name: str, prepare: list[str], configuration: str, seed: int) -> dict[st
     about = json.loads((ROOT / trained / RUN_FILE).read_text(encoding="utf-8"))
     log = [json.loads(line) for line in (ROOT / trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     curve = [{key: line[key] for key in ("step", "perplexity", "scores")} for line in log]
-    return {**about, "curve": curve, "beam 4": beam, "greedy": greedy}
+    data_about = {key: about["data"][key] for key in ("tokenizer_sha256", "settings", "counts", "splits")}
+    return {
+        "configuration": about["configuration"],
+        "data": data_about,
+        "result": about["result"],
+        "curve": curve,
+        "beam 4": beam,
+        "greedy": greedy,
+    }
