@@ -11,7 +11,8 @@ import torch
 
 import transformer
 from transformer import Tokenizer, Transformer, TransformerConfig, Translator, embedded_corpus, save_checkpoint
-from transformer.checkpoints import CONFIG_FILE, WEIGHTS_FILE, read_description
+from transformer.checkpoints import CONFIG_FILE, WEIGHTS_FILE, read_description, save_training_checkpoint
+from transformer.decoding import Hypothesis, beam_search, greedy_decode
 from transformer.translator import TOKENIZER_FILE
 
 
@@ -50,39 +51,143 @@ def sentences(lengths):
     return [" ".join(words[n : n + length]) for n, length in enumerate(lengths)]
 
 
-LENGTHS = (7, 1, 30, 4, 15, 1, 22, 10)
+LENGTHS = (7, 1, 20, 4, 15, 1, 9, 10)
 
 # ---- batches ----
 
 
-def test_neither_batch_nor_company_nor_order_counts(translator):
+@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"beam_size": 3, "alpha": 0.0}], ids=str)
+def test_neither_batch_nor_company_nor_order_counts(translator, options):
     lines = sentences(LENGTHS)
-    alone = [translator.translate([line])[0] for line in lines]
-    assert len(set(alone)) == len(alone) and all(alone), "else there is nothing to tell apart"
+    alone = [translator.translate([line], **options)[0] for line in lines]
+    assert len(set(alone)) == len(alone) > sum(map(bool, alone)) - 1 > 5, "else there is nothing to tell apart"
     longest = max(len(translator.tokenizer.encode(line)) + 1 for line in lines)
-    for batch_tokens in (longest, longest + 1, 2 * longest, 150, 4000, 10**9):
-        assert translator.translate(lines, batch_tokens=batch_tokens) == alone
-    assert translator.translate(lines[::-1]) == alone[::-1]
-    assert translator.translate([lines[0], *lines, lines[0]]) == [alone[0], *alone, alone[0]]
-    assert translator.translate(line for line in lines) == alone, "any iterable will do"
+    for batch_tokens in (longest, 2 * longest, 300, 10**9):
+        assert translator.translate(lines, batch_tokens=batch_tokens, **options) == alone
+    assert translator.translate(lines[::-1], **options) == alone[::-1]
+    assert translator.translate([lines[0], *lines, lines[0]], **options) == [alone[0], *alone, alone[0]]
+    assert translator.translate((line for line in lines), **options) == alone, "any iterable will do"
 
 
-def test_no_batch_is_larger_than_asked_for(translator, monkeypatch):
+def test_it_searches_as_the_paper_does(translator):
+    lines = sentences(LENGTHS[:5])
+    tokenizer, model = translator.tokenizer, translator.model
+
+    def decoded(decode):
+        return [tokenizer.decode(decode(torch.tensor([[*tokenizer.encode(line), 2]]))) for line in lines]
+
+    assert translator.translate(lines) == decoded(lambda src: beam_search(model, src, 4, 0.6)[0][0].ids)
+    assert translator.translate(lines, beam_size=1) == decoded(lambda src: greedy_decode(model, src)[0])
+    assert translator.translate(lines, alpha=5.0) == decoded(lambda src: beam_search(model, src, 4, 5.0)[0][0].ids)
+    assert len({tuple(translator.translate(lines, **how)) for how in ({}, {"beam_size": 1}, {"alpha": 5.0})}) == 3
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_no_batch_is_larger_than_asked_for(translator, monkeypatch, beam_size):
     import transformer.translator as module
 
     sizes = []
 
-    def decode(model, src, *rest):
-        sizes.append((src.size(0), src.numel()))
-        return [[5]] * src.size(0)
+    def decode(model, src, *rest, **options):
+        sizes.append((src.size(0), src.numel() * beam_size))
+        return [[Hypothesis([5], 0.0, 0.0)] if beam_size > 1 else [5]] * src.size(0)
 
-    monkeypatch.setattr(module, "greedy_decode", decode)
+    monkeypatch.setattr(module, "greedy_decode" if beam_size == 1 else "beam_search", decode)
     lines = sentences([1 + i % 30 for i in range(100)])
-    for batch_tokens in (120, 300, 4000):
+    for batch_tokens in (480, 1200, 16_000):
         sizes.clear()
-        assert translator.translate(lines, batch_tokens=batch_tokens) == [translator.tokenizer.decode([5])] * 100
+        outputs = translator.translate(lines, beam_size=beam_size, batch_tokens=batch_tokens)
+        assert outputs == [translator.tokenizer.decode([5])] * 100
         assert sum(rows for rows, _ in sizes) == 100 and max(numel for _, numel in sizes) <= batch_tokens
     assert len(sizes) <= 2, "room is used"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"beam_size": 0}, "beam_size is 0; it must be a whole number"),
+        ({"beam_size": 2.5}, "beam_size is 2.5; it must be a whole number"),
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+    ],
+)
+def test_an_option_that_cannot_be(translator, options, said):
+    with pytest.raises(ValueError, match=said):
+        translator.translate(["The dog."], errors="empty", **options)
+
+
+# ---- streams ----
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 1000])
+def test_a_stream_gives_what_a_list_gives(toy, chunk):
+    lines = ["", *sentences(LENGTHS), "\udcff", sentences([5])[0], " "]
+    expected = toy.translate(lines, errors="empty")
+    assert list(toy.stream(lines, errors="empty", chunk=chunk)) == expected
+    assert list(toy.stream(iter(lines), errors="empty", chunk=chunk, beam_size=1, batch_tokens=200)) == toy.translate(
+        lines, errors="empty", beam_size=1
+    )
+    assert list(toy.stream([], chunk=chunk)) == []
+
+
+def test_an_endless_stream_is_read_as_it_is_needed(toy):
+    read = 0
+
+    def endless():
+        nonlocal read
+        for read in itertools.count(1):  # noqa: B007 - the test looks at it
+            yield "The dog sleeps."
+
+    outputs = toy.stream(endless(), chunk=4, beam_size=1)
+    assert read == 0
+    assert len({next(outputs) for _ in range(4)}) == 1 and read == 4
+    next(outputs)
+    assert read == 8
+
+
+def test_a_stream_numbers_its_lines_and_fails_when_it_is_their_turn(toy):
+    lines = ["The dog sleeps."] * 5 + ["\ud83d"]
+    outputs = toy.stream(lines, chunk=2)
+    assert len(list(itertools.islice(outputs, 4))) == 4
+    with pytest.raises(ValueError, match="line 6 is not text"):
+        next(outputs)
+
+
+def test_a_stream_takes_no_single_line(toy):
+    with pytest.raises(TypeError, match="put the one line into a list"):
+        toy.stream("The dog sleeps.")
+    with pytest.raises(ValueError, match=r'choose "raise" or "empty"'):
+        toy.stream([], errors="ignore")
+
+
+# ---- the best few ----
+
+
+def test_the_best_few(toy):
+    lines = ["", *sentences(LENGTHS), "\udcff"]
+    found = toy.n_best(lines, 3, errors="empty")
+    assert [best[0][0] for best in found] == toy.translate(lines, errors="empty")
+    assert found[0] == found[-1] == [("", 0.0)]
+    for best in found[1:-1]:
+        scores = [score for _, score in best]
+        assert len(best) == 3 and scores == sorted(scores, reverse=True) and max(scores) < 0
+    src = torch.tensor([[*toy.tokenizer.encode(lines[1]), 2]])
+    expected = beam_search(toy.model, src, 4, 0.6, n_best=3)[0]
+    assert found[1] == [(toy.tokenizer.decode(h.ids), pytest.approx(h.score, abs=1e-5)) for h in expected]
+
+
+def test_a_beam_of_one_gives_what_greedy_decoding_gives(translator):
+    lines = sentences(LENGTHS)
+    found = translator.n_best(lines, 1, beam_size=1)
+    assert [best[0][0] for best in found] == translator.translate(lines, beam_size=1)
+    assert all(score < 0 for ((_, score),) in found)
+
+
+def test_more_than_the_beam_holds(translator):
+    with pytest.raises(ValueError, match="n_best is 5; it must be at most 4"):
+        translator.n_best(["The dog."], 5)
+    with pytest.raises(ValueError, match="line 2 is not text"):
+        translator.n_best(["The dog.", "\udcff"], 2)
 
 
 def test_nothing_in_nothing_out(translator):
@@ -201,6 +306,15 @@ def test_a_tokenizer_of_another_model(tokenizer, tmp_path, n, changes, said):
     (tmp_path / TOKENIZER_FILE).write_bytes(tokenizer.model)
     with pytest.raises(ValueError, match="do not belong together"):
         Translator.from_pretrained(tmp_path, "cpu")
+
+
+def test_a_run_that_has_not_ended(tokenizer, tmp_path):
+    model = make_model(kind=Transformer)
+    save_training_checkpoint(tmp_path, 10, model, {}, keep=5)
+    with pytest.raises(FileNotFoundError, match=f"no model yet; run: transformer average --run {tmp_path}"):
+        Translator.from_pretrained(tmp_path)
+    Translator(model, tokenizer).save(tmp_path)
+    assert Translator.from_pretrained(tmp_path, "cpu").translate(["The dog."])
 
 
 @pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE])
