@@ -133,13 +133,13 @@ class Machine:
         self.now += 2 * a.size(0) ** 3 / (self.rate * min(1, a.size(0) / 1024)) * slow
 
 
-@pytest.mark.parametrize("rate", [1e10, 1e11, 1e13])
+@pytest.mark.parametrize("rate", [1e10, 1e11, 2e11, 1e13])
 def test_the_peak_of_a_known_machine(monkeypatch, rate):
     machine = Machine(monkeypatch, rate)
     found = measure_peak("cpu", seconds=1.0)
     assert machine.sizes == sorted(machine.sizes)
     assert found == pytest.approx(rate * min(1, machine.sizes[-1] / 1024))
-    assert machine.sizes[-1] >= 512 and machine.now < 7, "no product may be begun that alone exceeds the time"
+    assert machine.sizes[-1] >= 512 and machine.now < 1.1, "what does not fit the time is not begun"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

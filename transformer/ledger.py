@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2b_the_cost_of_training.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: cb1f94b037bf6dc7
+# sha256 of what follows: cb6f0ad0f032c917
 """The Cost of Training (Section 5.2)."""
 
 import dataclasses
@@ -173,10 +173,10 @@ def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, secon
         raise ValueError(f"seconds is {seconds}; give the measurement a positive time.")
     place = choose_device(device)
     calls = 1 if place.type == "cpu" else 10  # launched together, so that waiting for the device is not what we time
-    best, size, end = 0.0, 256, time.perf_counter() + seconds
-    while size <= 16_384 and (not best or calls * 2 * size**3 / best < end - time.perf_counter()):
+    best, size, end, tries = 0.0, 256, time.perf_counter() + seconds, 6
+    while size <= 16_384 and (not best or tries * calls * 2 * size**3 / best < end - time.perf_counter()):
         a, b = (torch.randn(size, size, device=place).to(dtype) for _ in range(2))
-        for _ in range(6):  # the first call also sets the library up
+        for _ in range(tries):  # the first also sets the library up
             begun = _clock(place)
             for _ in range(calls):
                 torch.mm(a, b)
