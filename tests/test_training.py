@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import logging
 import math
+import threading
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from transformer import (
     train,
 )
 from transformer.data import PAD_ID, Batch, TokenBatches, copy_task, make_batch
+from transformer.training import _can_compile, pick_precision
 
 QUIET = {"device": "cpu", "progress": False}
 
@@ -217,6 +220,150 @@ def test_gradients_are_normalised_by_tokens():
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-12)
     assert 0.01 < gradients[0].norm() < 10
+
+
+def norm(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+
+
+def test_clipping_limits_the_norm():
+    free, small, large = (run(1, clip_norm=clip_norm)[0] for clip_norm in (None, 0.01, 100.0))
+    assert norm(free) > 0.05 and norm(small) == pytest.approx(0.01, rel=1e-3)
+    assert weights(large).equal(weights(free)), "what is smaller stays as it is"
+    # Adam divides by the gradient's size, so it takes a change of size between updates to see a difference.
+    free, small = (run(6, clip_norm=clip_norm)[0] for clip_norm in (None, 0.01))
+    assert not torch.allclose(weights(small), weights(free), atol=1e-3)
+
+
+# ---- precision ----
+
+
+@pytest.fixture(params=[(7, 5), (8, 0), (9, 0)], ids=str)
+def gpu(request, monkeypatch):
+    """A GPU of some capability, as far as torch is asked; the first is Colab's T4."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: request.param)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # so says even a T4
+    return request.param
+
+
+def test_precision_on_a_gpu(gpu, caplog):
+    device = torch.device("cuda")
+    new = gpu >= (8, 0)
+    assert pick_precision("auto", device) == (torch.bfloat16 if new else torch.float16)
+    assert pick_precision("float16", device) == torch.float16
+    assert pick_precision("float32", device) == torch.float32
+    if new:
+        assert pick_precision("bfloat16", device) == torch.bfloat16
+    else:
+        with pytest.raises(ValueError, match="does not compute in bfloat16; set precision to float16 or auto"):
+            pick_precision("bfloat16", device)
+    with caplog.at_level(logging.INFO, "transformer"):
+        assert _can_compile(TrainingConfig(compile=True), device) == new
+    assert ("not compiling" in caplog.text) != new
+    assert not _can_compile(TrainingConfig(), device)
+
+
+def test_precision_elsewhere():
+    for device in (torch.device("cpu"), torch.device("mps")):
+        assert pick_precision("auto", device) == torch.float32
+        assert not _can_compile(TrainingConfig(compile=True), device)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_half_precision_trains(precision, clip_norm):
+    seen = set()
+    model = make_model()
+    linear = model.encoder.layers[0].feed_forward.w_1
+    linear.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    model, records = run(30, model=model, precision=precision, log_every=10, clip_norm=clip_norm)
+    assert seen == {getattr(torch, precision)} and {p.dtype for p in model.parameters()} == {torch.float32}
+    exact, expected = run(30, log_every=10, clip_norm=clip_norm)
+    assert weights(model).isfinite().all()
+    assert records[-1].loss < records[0].loss - 0.1
+    assert [record.loss for record in records] == pytest.approx([record.loss for record in expected], rel=0.02)
+
+
+# ---- the order of the pairs ----
+
+
+def test_epochs_differ_and_equal_seeds_do_not():
+    def order(seed):
+        batches = TokenBatches(copy_task(40, 20, 2, 7), max_tokens=30, seed=seed)
+        n, seen = len(batches.plan(0)), []
+        model = make_model()
+        model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].tolist()))
+        run(2 * n, model=model, batches=batches)
+        rows = [[row[: row.index(2)] for batch in half for row in batch] for half in (seen[:n], seen[n:])]
+        assert sorted(rows[0]) == sorted(rows[1]) == sorted(list(source) for source, _ in copy_task(40, 20, 2, 7))
+        return rows
+
+    first, second = order(0)
+    assert first != second and order(0) == [first, second] and order(1)[0] != first
+
+
+# ---- the thread that makes batches ----
+
+
+def test_batches_are_made_ahead_and_in_order():
+    before = threading.active_count()
+    threads = set()
+
+    def stream():
+        for batch in make_batches():
+            threads.add(threading.current_thread())
+            yield batch
+
+    assert weights(run(5, batches=stream())[0]).equal(weights(run(5)[0]))
+    assert len(threads) == 1 and threading.main_thread() not in threads
+    assert threading.active_count() == before
+
+
+def test_an_error_in_the_batches_reaches_the_caller():
+    before = threading.active_count()
+
+    def stream():
+        yield from make_batches(3)
+        raise OSError("the disk with the data is gone")
+
+    with pytest.raises(OSError, match="the disk with the data is gone") as caught:
+        run(5, batches=stream())
+    assert threading.active_count() == before, caught
+
+
+def test_an_error_in_the_training_ends_the_thread():
+    before = threading.active_count()
+    model = make_model()
+    with torch.no_grad():
+        model.embedding.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError) as caught:
+        run(5, model=model, batches=itertools.cycle(make_batches(3)))
+    assert threading.active_count() == before, caught
+
+
+# ---- evaluations that fail ----
+
+
+def test_a_failed_evaluation_kills_no_training(caplog):
+    calls = []
+
+    def evaluate(model):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("no metric today")
+        return {"score": torch.tensor(0.5)}  # a tensor will do
+
+    model, records = run(9, evaluate=evaluate, evaluate_every=3, log_every=3, dropout=0.3)
+    assert [record.scores for record in records] == [{"score": 0.5}, {}, {"score": 0.5}]
+    assert all(type(value) is float for record in records for value in record.scores.values())
+    assert "evaluation after update 6 failed, and is left out: RuntimeError('no metric today')" in caplog.text
+    assert weights(model).equal(weights(run(9, dropout=0.3)[0]))
+
+
+@pytest.mark.parametrize("result", [None, 3.0, {"score": "high"}, {"score": torch.zeros(2)}], ids=str)
+def test_an_evaluation_that_returns_no_scores(result, caplog):
+    _, records = run(2, evaluate=lambda model: result)
+    assert records[-1].scores == {} and "the evaluation after update 2 failed" in caplog.text
 
 
 # ---- what goes wrong ----
