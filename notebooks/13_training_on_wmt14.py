@@ -12,6 +12,7 @@
 # |---|---|---|---|
 # | `toy`, the embedded corpus | yes, whenever this page is built | one CPU thread | below, under "the toy run" |
 # | the shipped model, the embedded corpus | yes | two CPU cores, minutes | [Section 6.1](06_1c_machine_translation.py) |
+# | real text: Multi30k, Tatoeba | yes, recorded | two CPU cores, an hour or so each | [Section 6.1](06_1c_machine_translation.py) |
 # | `colab`, WMT 2014 for an evening | **no**: there was no GPU | | nowhere; estimates below |
 # | `base`, English to German, the paper's 27.3 | **no**: there was no GPU | | nowhere; estimates below |
 # | `big`, `base-en-fr`, `big-en-fr` | **no**: there was no GPU | | nowhere; estimates below |
@@ -23,17 +24,19 @@
 #| default_exp wmt14
 
 # %%
-import json
 import math
 import tempfile
 
 import altair as alt
 
 import transformer
-from transformer.data import PAD_ID
+from transformer.checkpoints import average_checkpoints, list_checkpoints
+from transformer.data import PAD_ID, TokenBatches
+from transformer.ledger import Ledger
 from transformer.loss import LabelSmoothingLoss
 from transformer.preparation import Prepared, embedded_files
 from transformer.schedule import noam_rate
+from transformer.training import perplexity
 
 transformer.check_version("0.1")
 
@@ -41,21 +44,22 @@ transformer.check_version("0.1")
 # %%
 #| export
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from transformer.checkpoints import average_checkpoints, list_checkpoints
-from transformer.data import TokenBatches
 from transformer.decoding import EXTRA_TOKENS
+from transformer.downloads import Corpus
 from transformer.ledger import batch_flops
-from transformer.model import Transformer, TransformerConfig, choose_device
+from transformer.model import Transformer, TransformerConfig
 from transformer.preparation import prepare
+from transformer.runs import make_configuration, train_run
 from transformer.schedule import make_adam
 from transformer.scoring import bleu, paper_bleu
-from transformer.training import TrainingConfig, perplexity, train
+from transformer.training import TrainingConfig
 from transformer.translator import Translator
 
 
@@ -104,12 +108,10 @@ class Preset:
 
     def configuration(self) -> dict[str, Any]:
         """The same for `transformer train --config FILE`, as a JSON object; corpus and vocabulary are `prepare`'s."""
-        model, training = dataclasses.asdict(self.model), dataclasses.asdict(self.training)
-        for field in ("src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"):
-            del model[field]
-        for field in ("device", "progress"):
-            del training[field]
-        return {"model": model, "training": training, "max_tokens": self.tokens_per_update, "average": self.averaged}
+        parts = dataclasses.asdict(self.model) | dataclasses.asdict(self.training)
+        fields = {name: value for name, value in parts.items() if name in make_configuration()}
+        own = {"max_tokens": self.tokens_per_update, "average": self.averaged}
+        return make_configuration(fields | own)
 
 
 # %% [markdown]
@@ -541,39 +543,37 @@ assert one < 3 and budget(PRESETS["colab"], ACCELERATORS["T4"]).hours < 4
 
 # %%
 #| export
-def run_preset(preset: Preset, folder: str | Path, corpus: Any = None, **changes: Any) -> dict[str, Any]:
+def run_preset(
+    preset: Preset, folder: str | Path, corpus: Corpus | str | None = None, device: str = "auto", **changes: Any
+) -> dict[str, Any]:
     """Prepare, train, average, translate and score, in one process, as the commands do one by one.
 
     Args:
         preset: The experiment.
         folder: Gets `data/` and `run/`. A run that was stopped goes on.
         corpus: Another corpus than the preset's.
-        **changes: Fields of TrainingConfig with other values, `device` for instance.
+        device: "auto", or a name that torch knows.
+        **changes: Fields of the configuration with other values.
 
     Returns:
-        The "records" of training, the "translations" of the test set, and their "bleu" and "paper_bleu".
+        What `train_run` returns, with the "records" of training as JSON objects, the "translations" of the test set,
+        and their "bleu" and "paper_bleu".
 
     Source: §5, §6.1.
     """
-    run, training = Path(folder) / "run", dataclasses.replace(preset.training, **changes)
-    data = prepare(corpus or preset.corpus, Path(folder) / "data", preset.model.tgt_vocab_size)
-    torch.manual_seed(training.seed)
-    model = Transformer(preset.model)
-
-    def evaluate(model: Transformer) -> dict[str, float]:
-        return {"dev_perplexity": perplexity(model, TokenBatches(data.dev or [], preset.tokens_per_update).epoch(0))}
-
-    batches = TokenBatches(data.train, preset.tokens_per_update, training.seed)
-    records = train(model, batches, training, evaluate, run, resume=True)
-    translator = Translator(average_checkpoints(list_checkpoints(run)[-preset.averaged :]), data.tokenizer)
-    translator.save(run, preset=dataclasses.asdict(preset))
-    translator.model.to(choose_device(training.device))
+    run, folder = Path(folder) / "run", Path(folder) / "data"
+    data = prepare(corpus or preset.corpus, folder, preset.model.tgt_vocab_size)
+    result = train_run(run, folder, resume=True, device=device, **{**preset.configuration(), **changes})
     sources, references = zip(*data.text("test"), strict=True)
+    translator = Translator.from_pretrained(run, device)
     texts = translator.translate(sources, beam_size=preset.beam_size, alpha=preset.alpha)
     language = data.description["settings"]["languages"][1]
-    scored = bleu(hypotheses=texts, references=references)
-    as_the_authors = paper_bleu(hypotheses=texts, references=references, language=language)
-    return {"records": records, "translations": texts, "bleu": scored, "paper_bleu": as_the_authors}
+    return result | {
+        "records": [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()],
+        "translations": texts,
+        "bleu": bleu(hypotheses=texts, references=references),
+        "paper_bleu": paper_bleu(hypotheses=texts, references=references, language=language),
+    }
 
 
 # %%
@@ -659,10 +659,10 @@ corpus = embedded_files(f"{folder.name}/text", n_pairs=15_000)
 for path in corpus.test[0]:  # a fifth of the test set is enough here
     path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:200]), encoding="utf-8")
 result = run_preset(PRESETS["toy"], folder.name, corpus, device="cpu")
-records = result["records"]
-print(
-    f"toy: perplexity {records[0].perplexity:.0f} after {records[0].step} updates, {records[-1].perplexity:.0f} after the last"
-)
+records, ledger = result["records"], Ledger(**result["ledger"])
+before, after = records[0]["perplexity"], records[-1]["perplexity"]
+print(f"toy: perplexity {before:.0f} after {records[0]['step']} updates, {after:.0f} after {records[-1]['step']}")
+print(f"toy: {ledger.updates} updates, {ledger.target_tokens:,} target tokens, {ledger.flops:.2e} FLOPs")
 print("toy:", result["bleu"])
 print("toy:", result["paper_bleu"])
 
@@ -670,18 +670,19 @@ print("toy:", result["paper_bleu"])
 # ### Check it
 
 # %%
-first, last = records[0], records[-1]
-assert first.loss < math.log(800) + 2 and last.loss < first.loss - 1
-assert last.scores["dev_perplexity"] < 15
-assert (Path(folder.name) / "run" / "model.safetensors").is_file()
-assert len(list_checkpoints(Path(folder.name) / "run")) == 5
+run = Path(folder.name) / "run"
+assert records[0]["loss"] < math.log(800) + 2 and records[-1]["loss"] < records[0]["loss"] - 1
+assert result["scores"]["dev_perplexity"] < 15
+assert len(result["averaged"]) == PRESETS["toy"].averaged == len(list_checkpoints(run))
+assert {"config.json", "model.safetensors", "tokenizer.model", "run.json"} <= {path.name for path in run.iterdir()}
+assert 0 < ledger.fraction_of_peak < 1
 show_recipe(PRESETS["toy"])
 
 # %%
 values = [
-    {"update": record.step, "nats": value, "curve": curve}
+    {"update": record["step"], "nats": value, "curve": curve}
     for record in records
-    for curve, value in (("loss", record.loss), ("ln perplexity", math.log(record.perplexity)))
+    for curve, value in (("loss", record["loss"]), ("ln perplexity", math.log(record["perplexity"])))
 ]
 chart = (
     alt.Chart(alt.Data(values=values))
@@ -704,7 +705,6 @@ chart
 # last checkpoints can be worse than the last one, since it lies behind it; once the weights only jitter, it is better.
 
 # %%
-run = Path(folder.name) / "run"
 dev = TokenBatches(Prepared.load(f"{folder.name}/data").dev, 800)
 alone, mean = (
     perplexity(average_checkpoints(list_checkpoints(run)[-n:]), dev.epoch(0)) for n in (1, PRESETS["toy"].averaged)

@@ -13,10 +13,11 @@ import yaml
 
 from transformer import Transformer, TransformerConfig, Translator, wmt14
 from transformer.checkpoints import average_checkpoints, list_checkpoints
-from transformer.cli import make_configuration, make_parser
+from transformer.cli import make_parser
 from transformer.data import TokenBatches
 from transformer.loss import LabelSmoothingLoss
 from transformer.preparation import embedded_files
+from transformer.runs import make_configuration, parts_of
 from transformer.training import TrainingConfig
 from transformer.wmt14 import (
     ACCELERATORS,
@@ -84,11 +85,9 @@ def test_colab_is_base_cut_short():
 def test_a_preset_is_a_configuration_of_the_command_line(name):
     preset = PRESETS[name]
     given = json.loads(json.dumps(preset.configuration()))
-    model = TransformerConfig(preset.model.src_vocab_size, preset.model.tgt_vocab_size, **given["model"])
-    assert model == preset.model and TrainingConfig(**given["training"]) == preset.training
+    assert parts_of(given, vocab_size=preset.model.tgt_vocab_size) == (preset.model, preset.training)
     assert (given["max_tokens"], given["average"]) == (preset.tokens_per_update, preset.averaged)
-    whole = make_configuration(given)
-    assert {section: whole[section] for section in given} == given, "the command line would train something else"
+    assert make_configuration(given) == given, "the command line would train something else"
 
 
 def test_the_commands_of_the_chapter_are_commands():
@@ -295,24 +294,24 @@ def test_a_run_leaves_what_translates(finished):
     for mine, theirs in zip(expected.parameters(), translator.model.parameters(), strict=True):
         assert mine.equal(theirs)
     assert [path.name for path in list_checkpoints(folder / "run")] == [f"step-{step:08}" for step in (4, 6, 8)]
-    about = json.loads((folder / "run" / "config.json").read_text(encoding="utf-8"))["about"]
-    assert about["preset"]["tokens_per_update"] == 400 and about["preset"]["training"]["steps"] == 8
+    about = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
+    assert about["configuration"] == MICRO.configuration()
 
 
 def test_a_run_reports_training_dev_and_both_scores(finished):
     _, _, result = finished
     records = result["records"]
-    assert [record.step for record in records] == [2, 4, 6, 8]
-    assert 1 < records[-1].scores["dev_perplexity"] < 1_000 and records[-1].loss < records[0].loss
+    assert [record["step"] for record in records] == [2, 4, 6, 8] and records[-1]["loss"] < records[0]["loss"]
+    assert 1 < result["scores"]["dev_perplexity"] < 1_000 and result["ledger"]["updates"] == 8
     assert len(result["translations"]) == 6
-    assert "13a" in result["bleu"].signature and "compounds:split" in result["paper_bleu"].signature
+    assert "13a" in result["bleu"].signature and "moses-de|compounds:split" in result["paper_bleu"].signature
 
 
 def test_a_run_that_is_done_is_not_done_again(finished, monkeypatch):
     folder, corpus, result = finished
-    monkeypatch.setattr(
-        TokenBatches, "from_update", lambda self, done: iter([]) if done == 8 else pytest.fail("trains again")
-    )
+    done = []
+    monkeypatch.setattr(TokenBatches, "from_update", lambda self, updates: done.append(updates) or iter([]))
     again = run_preset(MICRO, folder, corpus, device="cpu")
-    assert again["translations"] == result["translations"] and again["bleu"] == result["bleu"]
-    assert [record.loss for record in again["records"]] == [record.loss for record in result["records"]]
+    assert done == [8], "it trains again"
+    for name in ("translations", "bleu", "paper_bleu", "records", "averaged"):
+        assert again[name] == result[name]

@@ -1,23 +1,24 @@
 # Exported from notebooks/13_training_on_wmt14.py, Section 13; edit that file, not this one.
-# sha256 of what follows: 868028fe5a7f2d3e
+# sha256 of what follows: 8e72f16f8a3055cb
 """Training on WMT 2014 (Section 13)."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from transformer.checkpoints import average_checkpoints, list_checkpoints
-from transformer.data import TokenBatches
 from transformer.decoding import EXTRA_TOKENS
+from transformer.downloads import Corpus
 from transformer.ledger import batch_flops
-from transformer.model import Transformer, TransformerConfig, choose_device
+from transformer.model import Transformer, TransformerConfig
 from transformer.preparation import prepare
+from transformer.runs import make_configuration, train_run
 from transformer.schedule import make_adam
 from transformer.scoring import bleu, paper_bleu
-from transformer.training import TrainingConfig, perplexity, train
+from transformer.training import TrainingConfig
 from transformer.translator import Translator
 
 __all__ = [
@@ -61,12 +62,10 @@ class Preset:
 
     def configuration(self) -> dict[str, Any]:
         """The same for `transformer train --config FILE`, as a JSON object; corpus and vocabulary are `prepare`'s."""
-        model, training = dataclasses.asdict(self.model), dataclasses.asdict(self.training)
-        for field in ("src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"):
-            del model[field]
-        for field in ("device", "progress"):
-            del training[field]
-        return {"model": model, "training": training, "max_tokens": self.tokens_per_update, "average": self.averaged}
+        parts = dataclasses.asdict(self.model) | dataclasses.asdict(self.training)
+        fields = {name: value for name, value in parts.items() if name in make_configuration()}
+        own = {"max_tokens": self.tokens_per_update, "average": self.averaged}
+        return make_configuration(fields | own)
 
 
 # Ten minutes of the paper's machine were 1,500 updates of base and 600 of big.
@@ -236,36 +235,34 @@ def budget(preset: Preset, accelerator: Accelerator, length: int = 30) -> Budget
     return Budget(flops, hours, hours * a.n_gpus * a.dollars, -(-preset.tokens_per_update // (a.n_gpus * parts)), parts)
 
 
-def run_preset(preset: Preset, folder: str | Path, corpus: Any = None, **changes: Any) -> dict[str, Any]:
+def run_preset(
+    preset: Preset, folder: str | Path, corpus: Corpus | str | None = None, device: str = "auto", **changes: Any
+) -> dict[str, Any]:
     """Prepare, train, average, translate and score, in one process, as the commands do one by one.
 
     Args:
         preset: The experiment.
         folder: Gets `data/` and `run/`. A run that was stopped goes on.
         corpus: Another corpus than the preset's.
-        **changes: Fields of TrainingConfig with other values, `device` for instance.
+        device: "auto", or a name that torch knows.
+        **changes: Fields of the configuration with other values.
 
     Returns:
-        The "records" of training, the "translations" of the test set, and their "bleu" and "paper_bleu".
+        What `train_run` returns, with the "records" of training as JSON objects, the "translations" of the test set,
+        and their "bleu" and "paper_bleu".
 
     Source: §5, §6.1.
     """
-    run, training = Path(folder) / "run", dataclasses.replace(preset.training, **changes)
-    data = prepare(corpus or preset.corpus, Path(folder) / "data", preset.model.tgt_vocab_size)
-    torch.manual_seed(training.seed)
-    model = Transformer(preset.model)
-
-    def evaluate(model: Transformer) -> dict[str, float]:
-        return {"dev_perplexity": perplexity(model, TokenBatches(data.dev or [], preset.tokens_per_update).epoch(0))}
-
-    batches = TokenBatches(data.train, preset.tokens_per_update, training.seed)
-    records = train(model, batches, training, evaluate, run, resume=True)
-    translator = Translator(average_checkpoints(list_checkpoints(run)[-preset.averaged :]), data.tokenizer)
-    translator.save(run, preset=dataclasses.asdict(preset))
-    translator.model.to(choose_device(training.device))
+    run, folder = Path(folder) / "run", Path(folder) / "data"
+    data = prepare(corpus or preset.corpus, folder, preset.model.tgt_vocab_size)
+    result = train_run(run, folder, resume=True, device=device, **{**preset.configuration(), **changes})
     sources, references = zip(*data.text("test"), strict=True)
+    translator = Translator.from_pretrained(run, device)
     texts = translator.translate(sources, beam_size=preset.beam_size, alpha=preset.alpha)
     language = data.description["settings"]["languages"][1]
-    scored = bleu(hypotheses=texts, references=references)
-    as_the_authors = paper_bleu(hypotheses=texts, references=references, language=language)
-    return {"records": records, "translations": texts, "bleu": scored, "paper_bleu": as_the_authors}
+    return result | {
+        "records": [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()],
+        "translations": texts,
+        "bleu": bleu(hypotheses=texts, references=references),
+        "paper_bleu": paper_bleu(hypotheses=texts, references=references, language=language),
+    }
