@@ -152,8 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
-        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        _complain(options, where)
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        _complain(options, place + reason)
         return 1
     except KeyboardInterrupt as error:
         stopped = isinstance(error, Stopped) and options.command == "train"

@@ -1,5 +1,6 @@
 """Appendix A4: the command line."""
 
+import argparse
 import contextlib
 import io
 import itertools
@@ -51,8 +52,9 @@ def translate(folder, monkeypatch, capfdbinary):
     return translate
 
 
-def expected(folder, lines):
-    return [text.replace("\n", " ") for text in Translator.from_pretrained(folder, "cpu").translate(lines)]
+def expected(folder, lines, **options):
+    translator = Translator.from_pretrained(folder, "cpu")
+    return [text.replace("\n", " ") for text in translator.translate(lines, **options)]
 
 
 # ---- help ----
@@ -65,16 +67,39 @@ def parse(capsys, *arguments):
     return caught.value.code, out, err
 
 
+COMMANDS = ("prepare", "train", "average", "translate", "evaluate", "demo")
+
+
 def test_help_for_all(capsys):
     code, out, err = parse(capsys, "--help")
     assert code == 0 and not err
-    for name in ("demo", "translate", "--version"):
+    for name in (*COMMANDS, "--version"):
         assert name in out
-    for name in ("demo", "translate"):
-        code, text, err = parse(capsys, name, "--help")
-        assert code == 0 and not err
-        assert name in text and "--device" in text and len(text.splitlines()) > 5
-        assert max(map(len, text.splitlines())) <= 80 or "COLUMNS" in os.environ
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_teaches(capsys, name):
+    code, text, err = parse(capsys, name, "--help")
+    assert code == 0 and not err
+    assert f"examples:\n  transformer {name}" in text and len(text.splitlines()) > 10
+    assert max(map(len, text.splitlines())) <= 80 or "COLUMNS" in os.environ
+    text = " ".join(text.split())
+    (commands,) = (action for action in make_parser()._actions if isinstance(action.choices, dict))
+    for action in commands.choices[name]._actions:
+        assert action.help and action.option_strings[0] in text
+        if action.default not in (None, False, argparse.SUPPRESS) and not isinstance(action.default, list):
+            assert f"(default: {action.default})" in text, action.option_strings
+
+
+def test_every_example_is_one(capsys):
+    """What the help tells to type can be typed."""
+    for name in COMMANDS:
+        _, text, _ = parse(capsys, name, "--help")
+        examples = [line.strip() for line in text.partition("examples:\n")[2].splitlines()]
+        assert len(examples) >= 2
+        for example in examples:
+            words = re.split(r" [<>#] ?", example.partition("transformer ")[2])[0].split()
+            assert make_parser().parse_args(words).command == name
 
 
 def test_help_and_version_from_outside():
@@ -100,11 +125,27 @@ def test_version(capsys):
         (["demo", "--steps", "1.5"], "'1.5' is not a positive whole number"),
         (["demo", "--steps", "9" * 5000], "is not a positive whole number"),
         (["demo", "--steps"], "expected one argument"),
+        (["prepare", "--out", "x"], "give either --corpus, or --train"),
+        (["prepare", "--corpus", "embedded"], "the following arguments are required: --out"),
+        (["prepare", "--corpus", "embedded", "--train", "a", "b", "--out", "x"], "give either --corpus, or --train"),
+        (["prepare", "--corpus", "embedded", "--dev", "a", "b", "--out", "x"], "give either --corpus, or --train"),
+        (["prepare", "--train", "a", "--out", "x"], "expected 2 arguments"),
+        (["train"], "give --data and --run"),
+        (["train", "--data", "x"], "give --data and --run"),
+        (["train", "--run", "x"], "give --data and --run"),
+        (["train", "--seed", "-1", "--show"], "'-1' is not a positive whole number"),
+        (["train", "--dropout", "much", "--show"], "invalid float value: 'much'"),
+        (["average"], "the following arguments are required: --run"),
+        (["evaluate"], "give either --data, or --source and --reference"),
+        (["evaluate", "--source", "x"], "give either --data, or --source and --reference"),
+        (["evaluate", "--data", "x", "--source", "x", "--reference", "x"], "give either --data, or --source"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
 def test_wrong_usage(capsys, arguments, said):
-    code, out, err = parse(capsys, *arguments)
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    code, (out, err) = caught.value.code, capsys.readouterr()
     assert code == 2 and not out and said in err and "usage:" in err
 
 
@@ -119,9 +160,9 @@ def test_one_line_per_line(translate, folder):
 
 
 def test_more_lines_than_a_chunk(translate, folder):
-    lines = [f"The dog sees {n} houses." if n % 7 else "" for n in range(520)]
-    code, out, err = translate("\n".join(lines).encode())
-    assert code == 0 and out == expected(folder, lines) and not err
+    lines = ["" if n % 7 == 0 else "The dog." if n % 2 else f"The dog sees {n} houses." for n in range(1020)]
+    code, out, err = translate("\n".join(lines).encode(), "--beam-size", "1")
+    assert code == 0 and out == expected(folder, lines, beam_size=1) and not err
 
 
 @pytest.mark.parametrize(
@@ -167,11 +208,35 @@ def test_what_is_not_utf8_gives_an_empty_line_and_its_number(translate, bad):
 
 
 def test_what_is_too_long_gives_an_empty_line_and_its_number(translate):
-    lines = ["The dog."] * 300
-    lines[1] = lines[270] = "word " * 10_000
-    code, out, err = translate("\n".join(lines).encode())
-    assert code == 1 and [i for i, line in enumerate(out, 1) if not line] == [2, 271] and len(out) == 300
-    assert [line.partition(" has ")[0] for line in err] == [f"transformer translate: line {n}" for n in (2, 271)]
+    lines = ["The dog."] * 1010
+    lines[1] = lines[1005] = "word " * 10_000
+    code, out, err = translate("\n".join(lines).encode(), "--beam-size", "1")
+    assert code == 1 and [i for i, line in enumerate(out, 1) if not line] == [2, 1006] and len(out) == 1010
+    assert [line.partition(" has ")[0] for line in err] == [f"transformer translate: line {n}" for n in (2, 1006)]
+
+
+def test_the_search_is_as_asked_for(translate, folder):
+    lines = ["The dog sleeps.", "The cat sees the old house."]
+    stdin = "\n".join(lines).encode()
+    for options in ({}, {"beam_size": 1}, {"beam_size": 2, "alpha": 3.0}):
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        assert translate(stdin, *words) == (0, expected(folder, lines, **options), [])
+    code, out, err = translate(stdin, "--batch-tokens", "5")
+    assert code == 1 and out == ["", ""] and re.search(r"line 1 has \d+ tokens, more than 5; split it", err[0])
+
+
+def test_the_best_few(translate, folder):
+    lines = ["The dog sleeps.", "", "The cat sees the old house."]
+    code, out, err = translate("\n".join([*lines, "\udcff"]).encode("utf-8", "surrogateescape"), "--n-best", "3")
+    assert code == 1 and len(err) == 1 and "line 4 is not text" in err[0]
+    rows = [line.split("\t") for line in out]
+    found = Translator.from_pretrained(folder, "cpu").n_best(lines, 3)
+    wanted = [[str(n), text.replace("\n", " ")] for n, best in enumerate(found, 1) for text, _ in best]
+    assert [[number, text] for number, _, text in rows] == [*wanted, ["4", ""]]
+    scores = [float(score) for number, score, _ in rows if number == "1"]
+    assert scores == sorted(scores, reverse=True) and scores[0] < 0
+    code, out, err = translate(b"The dog.", "--n-best", "5")
+    assert code == 1 and not out and err == ["transformer translate: n_best is 5; it must be at most 4."]
 
 
 def test_output_is_utf8_whatever_the_locale(folder):
@@ -216,9 +281,10 @@ def started(folder):
     """A process of `transformer translate` that has written its first lines and waits for more."""
     code = "import signal, sys, transformer; signal.signal(signal.SIGINT, signal.default_int_handler); "  # if nohup
     arguments = [sys.executable, "-c", code + "sys.exit(transformer.main())", "translate", "--model", folder]
+    arguments += ["--beam-size", "1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*arguments, "--device", "cpu"], **pipes) as process:
-        process.stdin.write(b"The dog sleeps.\n" * 256)
+        process.stdin.write(b"The dog sleeps.\n" * 1000)
         process.stdin.flush()
         assert process.stdout.readline()
         yield process
@@ -228,7 +294,7 @@ def started(folder):
 def test_who_stops_reading_is_no_error(started):
     started.stdout.close()  # as `| head -1` does
     with contextlib.suppress(BrokenPipeError):
-        started.stdin.write(b"The dog sleeps.\n" * 512)
+        started.stdin.write(b"The dog sleeps.\n" * 2000)
         started.stdin.close()
     assert started.stderr.read() == b"" and started.wait(60) == 141
 
@@ -263,5 +329,5 @@ def test_the_whole_demo():
     seconds = time.perf_counter() - begun
     assert done.returncode == 0, done.stderr.decode()
     copied = re.search(rb"(\d+) of 200 unseen sequences copied exactly", done.stdout)
-    assert int(copied[1]) >= 198
+    assert int(copied[1]) >= 190
     assert seconds < 60

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 2fd3ee36f5fcf7e6
+# sha256 of what follows: 1350afe3bc913c33
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -117,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
-        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        _complain(options, where)
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        _complain(options, place + reason)
         return 1
     except KeyboardInterrupt as error:
         stopped = isinstance(error, Stopped) and options.command == "train"
