@@ -38,6 +38,7 @@ from transformer.checkpoints import average_checkpoints, list_checkpoints, write
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
 from transformer.ledger import Ledger, measure_peak
+from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
 from transformer.preparation import Prepared
 from transformer.scoring import bleu
@@ -113,7 +114,8 @@ def make_configuration(base: str | Path | Mapping[str, Any] = "base", **changes:
         if whole[field] < least:
             raise ValueError(f"{field} is {whole[field]}; it must be at least {least}.")
     whole["keep"] = max(whole["keep"], whole["average"])
-    parts_of(whole, vocab_size=1000)
+    parts_of(whole, vocab_size=1000)  # these two refuse what cannot be
+    LabelSmoothingLoss(whole["label_smoothing"])
     return whole
 
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 45e299a366057695
+# sha256 of what follows: 7ca395db69eddaf4
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -25,6 +25,7 @@ from transformer.checkpoints import average_checkpoints, list_checkpoints, write
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
 from transformer.ledger import Ledger, measure_peak
+from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
 from transformer.preparation import Prepared
 from transformer.scoring import bleu
@@ -88,7 +89,8 @@ def make_configuration(base: str | Path | Mapping[str, Any] = "base", **changes:
         if whole[field] < least:
             raise ValueError(f"{field} is {whole[field]}; it must be at least {least}.")
     whole["keep"] = max(whole["keep"], whole["average"])
-    parts_of(whole, vocab_size=1000)
+    parts_of(whole, vocab_size=1000)  # these two refuse what cannot be
+    LabelSmoothingLoss(whole["label_smoothing"])
     return whole
 
 
