@@ -507,12 +507,14 @@ class Prepared:
         return cls(path.parent, description, Tokenizer.load(path.with_name(_TOKENIZER)), **arrays)
 
     def text(self, split: str) -> list[tuple[str, str]]:
-        """The sentences of "dev" or "test", exactly as they are in the corpus: (source, reference).
+        """The sentences of "dev", "test" or "official", exactly as they are in the corpus: (source, reference).
+
+        newstest2014 has an official set, which is a part of the test set.
 
         Raises:
             ValueError: There is no text of this split.
         """
-        if split == "train" or split not in self.description["splits"]:
+        if f"{split}.src.txt" not in self.description["files"]:
             raise ValueError(
                 f"{self.folder} has no text of {split!r}; only that of dev and test is kept, where they exist."
             )
@@ -706,6 +708,8 @@ def _fill(work: Path, corpus: Corpus, cleaning: Cleaning, settings: dict[str, An
     held_out = [split for split in _SPLITS[1:] if getattr(corpus, split)]
     for split in held_out:
         _write_text(work / split, pairs(split))
+    if corpus.kept:
+        _write_text(work / "official", itertools.compress(pairs("test"), corpus.kept))
     counts: Counter[str] = Counter()
     cleaned = clean(pairs("train"), cleaning, counts, itertools.chain.from_iterable(map(pairs, held_out)))
     _write_text(work / "train", shown(cleaned, "cleaning"))

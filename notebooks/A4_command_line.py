@@ -489,7 +489,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _add_evaluate(commands: Any) -> None:
     option = _add(commands, _evaluate)
     option("--data", "what prepare wrote", metavar="FOLDER")
-    option("--split", "of it, test or dev", "test", metavar="S")
+    option("--split", "of it: test, dev, or official, a part of newstest2014", "test", metavar="S")
     option("--source", "in place of it, a file of sentences", metavar="FILE")
     option("--reference", "and their translations, line by line", metavar="FILE")
     option("--limit", "score the first N lines", shown="all", **_N)

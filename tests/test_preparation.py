@@ -1,5 +1,6 @@
 """Appendix A2a: text is read, cleaned and encoded, and comes back from the disk as it was."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -361,6 +362,16 @@ def test_the_vocabulary_is_learnt_from_a_sample_at_equal_distances(corpus, tmp_p
     kept = list(clean(all_pairs(corpus.train), held_out=held_out))
     assert seen == [side for pair in kept[::4] for side in pair] and len(seen) <= 800
     assert made.description["settings"]["sample"] == 400
+
+
+def test_the_official_part_of_the_test_set(corpus, tmp_path):
+    n = sum(1 for files in corpus.test for _ in read_pairs(*files))
+    kept = tuple(i % 3 != 1 for i in range(n))
+    made = prepare(dataclasses.replace(corpus, kept=kept), tmp_path / "x", 500, progress=False)
+    whole, part = made.text("test"), made.text("official")
+    assert part == [pair for pair, is_kept in zip(whole, kept, strict=True) if is_kept] and 0 < len(part) < len(whole)
+    with pytest.raises(ValueError, match="no text of 'official'"):
+        prepare(corpus, tmp_path / "y", 500, progress=False).text("official")
 
 
 def test_without_dev_and_test(corpus, tmp_path):

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 1350afe3bc913c33
+# sha256 of what follows: 1e6bdf83bfec7206
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -390,7 +390,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _add_evaluate(commands: Any) -> None:
     option = _add(commands, _evaluate)
     option("--data", "what prepare wrote", metavar="FOLDER")
-    option("--split", "of it, test or dev", "test", metavar="S")
+    option("--split", "of it: test, dev, or official, a part of newstest2014", "test", metavar="S")
     option("--source", "in place of it, a file of sentences", metavar="FILE")
     option("--reference", "and their translations, line by line", metavar="FILE")
     option("--limit", "score the first N lines", shown="all", **_N)
