@@ -265,7 +265,7 @@ assert off["colab"] == ["updates"]
 #
 # The ingredient most often lost is this one. The paper's batch was spread over eight GPUs; the same command on one GPU makes an
 # eighth of it, and the same schedule then trains a worse model. A user of the authors' code found it for English to French:
-# three GPUs instead of four, and the score stayed about one point lower however long he waited (tensor2tensor issue 444).
+# three GPUs instead of four, and the score stayed about one point lower however long the training went on (tensor2tensor issue 444).
 #
 # Here a batch belongs to the update, not to a GPU. `train` deals its rows out to the GPUs and, if they do not fit into memory,
 # to several micro-batches on each. Sums and divisions happen over all of them ([Section 5.2](05_2_hardware_and_schedule.py)).
@@ -611,9 +611,10 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 # %% [markdown]
 # ## What to expect, and what is wrong if not
 #
-# These are expectations for `base`, not measurements of ours. The first two rows are arithmetic; the row of Table 3 is the
-# paper's; the scores after 10,000 and 45,000 updates are from somebody's log on WMT 2017 (THUMT issue 71, batches of 25,000 tokens),
-# who thought them too low, as did a maintainer: you should do better. The rest is experience with smaller runs, this book's included.
+# These are expectations for `base`, not measurements of ours. The first row is arithmetic; the row of Table 3 is the
+# paper's; the scores after 10,000 and 45,000 updates are from a log of training on WMT 2017 (THUMT issue 71, batches of 25,000
+# tokens) whose owner thought them too low: you should do better. The rest is drawn from smaller runs, this book's included. "Loss"
+# is the smoothed loss of the training batches, per target token.
 #
 # | updates | expect | if not |
 # |---|---|---|
@@ -627,8 +628,8 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 # | 100,000 | newstest2013: perplexity 4.92, 25.8 BLEU without averaging (Table 3) | half a point less: seeds; one and more: see the recipe |
 # | after averaging | about 26.6 to 27.1 by sacreBLEU, about one point more as the authors scored | below 26: checkpoints too close together or too far apart |
 #
-# And at any time: training perplexity far below that of the dev set (with 4.5 million pairs it should not be) means that dropout
-# is off or the dev set is another language's; a perfect training loss means a leak in the target mask
+# And at any time: training perplexity far below that of the dev set means overfitting, which 4.5 million pairs should prevent. Is
+# dropout on, and is all the text there? A perfect training loss means a leak in the target mask
 # ([Section 3.2.3](03_2_3_applications_of_attention.py)).
 
 # %%
@@ -639,7 +640,7 @@ assert max(too_low.values()) < 25.8  # Table 3, after 100,000 updates
 
 # %% [markdown]
 # The range of 26.6 to 27.1 comes from other people's reproductions: gluon-nlp 27.09 by sacreBLEU on the filtered test set,
-# OpenNMT-tf 26.9, fairseq's base 26.65 without averaging, Joey NMT 24.38. The authors' way of scoring splits compounds at hyphens,
+# OpenNMT-tf 26.9 detokenized, a fairseq user's 26.65 tokenized and without averaging. Joey NMT's 24.38 lies outside. The authors' way of scoring splits compounds at hyphens,
 # which is worth up to a point ([Section 6.1](06_1b_scoring.py)), so their 27.3 belongs with the second number.
 
 # %%
