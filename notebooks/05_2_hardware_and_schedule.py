@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 5.2 Hardware and Schedule
 #
-# The paper's base model trained in half a day on eight GPUs. This chapter checks the paper's arithmetic, writes the
-# training loop and tries it on the smallest task that needs attention: copying.
+# The paper's base model trained in half a day on eight GPUs, its big one in half a week. This chapter checks that
+# arithmetic and writes the training loop, the same for a laptop and for eight GPUs. It tries the loop on the smallest task
+# that needs attention, copying, and shows that a run which was stopped goes on as if nothing had happened.
 
 # %%
 #| default_exp training
@@ -36,14 +37,15 @@ transformer.check_version("0.1")
 # %%
 base_hours = 100_000 * 0.4 / 3600
 big_days = 300_000 * 1.0 / 86_400
-print(f"base: {base_hours:.1f} hours; big: {big_days:.2f} days")
+base_tokens = 100_000 * 25_000
+print(f"base: {base_hours:.1f} hours, {base_tokens:,} target tokens; big: {big_days:.2f} days")
 assert round(base_hours) == 11 and round(big_days, 1) == 3.5
 
 # %% [markdown]
 # The steps of the base model make 11.1 hours; "about 0.4 seconds" leaves room for 12. With about 25,000 target tokens a
-# step ([Section 5.1](05_1_training_data_and_batching.py)), the base model saw about 2.5 billion target tokens. On a
-# laptop's two cores, which manage some ten thousand tokens a second with a model sixty times smaller, that is out of
-# reach. The training loop is the same all the same; only numbers differ.
+# step ([Section 5.1](05_1_training_data_and_batching.py)), the base model saw about 2.5 billion of them. What that cost,
+# and how busy it kept the GPUs, is [counted separately](05_2b_the_cost_of_training.py). A laptop cannot do it; it can run
+# the same loop on less.
 
 # %% [markdown]
 # ## How to train
@@ -96,7 +98,7 @@ from transformer.schedule import make_adam, noam_rate
 #| export
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How to train. The defaults are those of the paper's base model.
+    """How to train. The defaults are those of the paper's base model; only checkpoints are left to the caller.
 
     Args:
         steps: Number of updates.
@@ -110,7 +112,8 @@ class TrainingConfig:
         log_every: Updates between two records.
         evaluate_every: Updates between two evaluations; 0 evaluates at the end only.
         checkpoint_every: Updates between two checkpoints; 0 leaves it to the clock.
-        checkpoint_minutes: Minutes between two checkpoints, 10 in the paper; 0 leaves it to the count.
+        checkpoint_minutes: Minutes between two checkpoints, 10 in the paper; 0 leaves it to the count. With both at 0,
+            only the end is saved.
         keep: Number of checkpoints that stay.
         device: "auto", or a name that torch knows.
         progress: Show a progress bar on a terminal.
@@ -261,7 +264,7 @@ class _Sums:
 #
 # An update takes one batch, and cuts it into parts: one for each device, and smaller ones where memory is short. Every part
 # contributes its summed loss ([Section 5.4](05_4_regularization.py)) divided by the number of target tokens of the *whole*
-# batch. So the gradient, and all that follows, is the same for any number of parts
+# batch. So the gradient is the same for any number of parts, but for rounding and for what dropout draws
 # ([many devices](05_2a_many_devices.py)). Adam then steps at the rate of [Section 5.3](05_3_optimizer.py).
 #
 # The random numbers of dropout are a function of seed, update and device. A run that goes on from a checkpoint draws what it
@@ -696,16 +699,17 @@ for record in records[::4]:
 # ### Check it
 #
 # With 28 equally likely numbers, a model that ignores the source cannot do better than a perplexity near 28. Ours ends far
-# below, and copies sequences that it has never seen.
+# below, and copies most sequences that it has never seen.
 
 # %%
-unseen = copy_task(100, seed=2)
+unseen, seen = copy_task(100, seed=2), {tuple(source) for source, _ in batches.pairs}
+assert not any(tuple(source) in seen for source, _ in unseen)
 copies = greedy_decode(model, make_batch(unseen).src)
 right = sum(copy == source for (source, _), copy in zip(unseen, copies, strict=True))
 print("given ", unseen[0][0])
 print("copied", copies[0])
 assert records[-1].perplexity < 2 < 20 < records[0].perplexity
-assert right >= 50, right
+assert right > 50
 
 # %%
 values = [
@@ -727,8 +731,16 @@ chart = (
 chart
 
 # %% [markdown]
-# Both curves stay flat while the model knows only which numbers exist, then drop once it finds where to look. The
-# smoothed loss levels off at the entropy of its targets, the plain one goes on falling.
+# Both curves pause near the logarithm of 28, while the model knows only which numbers exist, and fall again once it finds
+# where to look. The smoothed loss cannot fall below the entropy of its targets
+# ([Section 5.4](05_4_regularization.py)); the plain one has no floor but zero.
+
+# %%
+floor = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1 / 31))  # the true number has 0.9, the 31 others share 0.1
+print(f"logarithm of 28: {math.log(28):.2f}; entropy of the smoothed targets: {floor:.3f}")
+assert floor < min(record.loss for record in records) < floor + 0.1
+assert any(abs(math.log(record.perplexity) - math.log(28)) < 0.1 for record in records)
+assert math.log(records[-1].perplexity) < floor
 
 # %% [markdown]
 # ### Check it: equal seeds, equal runs
@@ -831,9 +843,10 @@ assert model.encoder.layers[0].feed_forward.w_1.weight.equal(before)
 # %% [markdown]
 # ## What we now know
 #
-# * The paper's step times and hours fit together: 11.1 hours and 3.47 days.
-# * One loop, `train`, serves any model and any batches; equal seeds give equal runs.
-# * Cutting a batch into parts changes nothing but the memory it takes.
+# * The paper's step times and hours roughly fit together: its steps make 11.1 hours and 3.47 days.
+# * One loop, `train`, serves any model and any batches; on a CPU, equal seeds give equal runs.
+# * Without dropout, cutting a batch into parts changes nothing but rounding and the memory it takes.
+# * A loss that is not a number stops a run before it touches the weights.
 # * A run that was stopped goes on to the same weights, bit for bit, on a CPU.
 # * Four hundred updates teach a one-layer Transformer to copy.
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2_hardware_and_schedule.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: 444c3d9d41e33d01
+# sha256 of what follows: c467244b56d817ae
 """Hardware and Schedule (Section 5.2)."""
 
 import contextlib
@@ -45,7 +45,7 @@ __all__ = ["TrainingConfig", "pick_precision", "Record", "Stopped", "train", "pe
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How to train. The defaults are those of the paper's base model.
+    """How to train. The defaults are those of the paper's base model; only checkpoints are left to the caller.
 
     Args:
         steps: Number of updates.
@@ -59,7 +59,8 @@ class TrainingConfig:
         log_every: Updates between two records.
         evaluate_every: Updates between two evaluations; 0 evaluates at the end only.
         checkpoint_every: Updates between two checkpoints; 0 leaves it to the clock.
-        checkpoint_minutes: Minutes between two checkpoints, 10 in the paper; 0 leaves it to the count.
+        checkpoint_minutes: Minutes between two checkpoints, 10 in the paper; 0 leaves it to the count. With both at 0,
+            only the end is saved.
         keep: Number of checkpoints that stay.
         device: "auto", or a name that torch knows.
         progress: Show a progress bar on a terminal.
