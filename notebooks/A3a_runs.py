@@ -1,16 +1,34 @@
 # %% [markdown]
 # # A3a A Run and Its Folder
 #
-# A training is decided by some thirty numbers, and six months later nobody remembers them. Here they are one JSON object,
-# checked before anything starts, and written beside the model that came of them.
+# A training is decided by some thirty settings, and six months later nobody remembers them. Here they are one JSON object,
+# checked before anything starts, and written beside the model that came of them. A run is a folder: it can be stopped,
+# continued, moved and asked what made it.
 
 # %%
 #| default_exp runs
 
 # %%
+import itertools
+import tempfile
+
+import altair as alt
+
 import transformer
 
 transformer.check_version("0.1")
+
+# %% [markdown]
+# ## What the paper tells of its runs
+#
+# > For our base models using the hyperparameters described throughout the paper, each training step took about $0.4$
+# > seconds. We trained the base models for a total of $100,000$ steps or $12$ hours.
+# >
+# > — Section 5.2
+#
+# Sections 5 and 6.1 and Table 3 hold all the rest, in eight places: sizes, tokens per batch, warm-up, dropout, smoothing,
+# checkpoints, averaging. What they leave open, such as seeds and versions, cannot be known any more. A run of this book
+# writes it down.
 
 
 # %%
@@ -51,8 +69,7 @@ RUN_FILE = "run.json"
 # %% [markdown]
 # ## A configuration
 #
-# Base and big are the paper's, the two others have the same fields and other numbers. Whoever has checkpoints written by
-# the clock, as the paper, wants no count of updates, and the reverse.
+# "base" and "big" are the paper's. "small", for a few ten thousand pairs, and "tiny", for the embedded corpus, are ours.
 
 
 # %%
@@ -71,6 +88,12 @@ def _fields(kind: type) -> dict[str, Any]:
     """The fields that a configuration has of this kind, with their types; not those that data or machine decide."""
     others = {"src_vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id", "device", "progress"}
     return {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in others}
+
+
+# %% [markdown]
+# A configuration file is read by a program and written by people, so every field is checked: its name, its type, its range.
+# JSON as Python reads it knows `NaN`, which passes every comparison of the form `x < 0`; and `true` is a whole number in
+# Python. Neither gets through. Who asks for checkpoints by a count of updates wants none by the clock, and the reverse.
 
 
 # %%
@@ -170,6 +193,34 @@ def parts_of(
     )
     return TransformerConfig.base(vocab_size, **model), TrainingConfig(**training, device=device)
 
+
+# %% [markdown]
+# ### See it
+#
+# Where base and big differ:
+
+# %%
+base, big = make_configuration("base"), make_configuration("big")
+for name, value in base.items():
+    if big[name] != value:
+        print(f"{name:12} {value!s:>8} {big[name]!s:>8}")
+print(f"and agree in {sum(base[name] == big[name] for name in base)} more settings")
+
+# %% [markdown]
+# ### Check it: the defaults are the paper's, and nonsense does not get through
+
+# %%
+for whole, steps, dropout, average in ((base, 100_000, 0.1, 5), (big, 300_000, 0.3, 20)):
+    assert (whole["steps"], whole["dropout"], whole["average"]) == (steps, dropout, average)
+    assert (whole["max_tokens"], whole["warmup_steps"], whole["checkpoint_minutes"]) == (25_000, 4000, 10)
+refused = {"n_heds": 4, "steps": True, "label_smoothing": float("nan"), "dropout": 1.5, "n_heads": 7, "clip_norm": -1}
+for name, value in refused.items():
+    try:
+        make_configuration(**{name: value})
+    except ValueError as error:
+        print(str(error)[:90])
+        continue
+    raise AssertionError(f"{name}={value} got through")
 
 # %% [markdown]
 # ## A run
@@ -299,7 +350,11 @@ def _average(run: Path, last: int) -> tuple[Translator, list[str]]:
 
 
 # %% [markdown]
-# ## What it must agree with
+# ## What a run must agree with
+#
+# Two runs in one folder would be a mixture that nobody made on purpose. So a folder with a run is refused, unless it is to
+# be resumed; and then model, schedule, seed, batches and data must be the run's own. The number of updates may grow, and a
+# run may go on in another precision, or with its batches cut into other parts: an update stays what it is.
 
 
 # %%
@@ -410,6 +465,9 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 # %% [markdown]
 # ## Scores on dev
+#
+# Perplexity is cheap, so all of dev is scored. BLEU needs decoding, so a few lines have to do, and greedily: it is there to
+# see that the model learns, not to be reported.
 
 
 # %%
@@ -434,3 +492,133 @@ def _evaluation(prepared: Prepared, n_lines: int) -> Callable[[Transformer], dic
         return scores
 
     return evaluate
+
+
+# %% [markdown]
+# ## See it: a run
+#
+# The embedded corpus, a model that fits it badly, forty updates. Halfway the run ends, and is then resumed with more.
+
+# %%
+folder = Path(tempfile.mkdtemp())
+for split, n in (("train", 2000), ("dev", 50)):
+    pairs = list(itertools.islice(transformer.embedded_corpus(split), n))
+    (folder / f"{split}.en").write_text("".join(f"{pair.source}\n" for pair in pairs))
+    (folder / f"{split}.de").write_text("".join(f"{pair.target}\n" for pair in pairs))
+texts = [(folder / f"{split}.en", folder / f"{split}.de") for split in ("train", "dev")]
+transformer.prepare(transformer.files_corpus("some", "en", "de", *texts), folder / "data", 600, progress=False)
+sizes = {"d_model": 64, "d_ff": 128, "n_layers": 1, "n_heads": 4, "max_tokens": 600, "warmup_steps": 40}
+often = {"checkpoint_every": 5, "evaluate_every": 5, "average": 3}
+run = folder / "run"
+train_run(run, folder / "data", "tiny", device="cpu", steps=20, **sizes, **often)
+result = train_run(run, resume=True, device="cpu", steps=40)
+for path in sorted(run.iterdir()):
+    print(path.name)
+
+# %% [markdown]
+# What each is for: `checkpoints/` to go on from and to average ([A3](A3_checkpoints.py)); `log.jsonl`, one line of numbers
+# at a time; `tokenizer.model`; `run.json`, what made it; `config.json` and `model.safetensors`, the averaged model, which
+# `Translator.from_pretrained` reads.
+
+# %%
+about = json.loads((run / RUN_FILE).read_bytes())
+print("configuration:", ", ".join(f"{name} {about['configuration'][name]}" for name in ("d_model", "steps", "seed")))
+print("data:", about["data"]["settings"]["corpus"], about["data"]["splits"]["train"])
+print("started", len(about["starts"]), "times; each with", ", ".join(about["starts"][0]))
+print("averaged:", ", ".join(result["averaged"]))
+assert about["result"] == result and len(about["starts"]) == 2
+
+# %%
+records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+rows = [
+    {"update": record["step"], "perplexity": value, "of": name}
+    for record in records
+    for name, value in (("training", record["perplexity"]), ("dev", record["scores"]["dev_perplexity"]))
+]
+chart = (
+    alt.Chart(alt.Data(values=rows))
+    .mark_line(point=True)
+    .encode(
+        x=alt.X("update:Q"),
+        y=alt.Y("perplexity:Q", title="perplexity per piece", scale=alt.Scale(type="log")),
+        color=alt.Color("of:N", title=None, scale=alt.Scale(range=["#D55E00", "#0072B2"])),
+        strokeDash=alt.StrokeDash("of:N", title=None),
+        tooltip=["update:Q", "of:N", alt.Tooltip("perplexity:Q", format=".1f")],
+    )
+    .properties(title="The resumed run goes on where it ended: no step at update 20", width=420, height=240)
+)
+chart
+
+# %% [markdown]
+# Training perplexity is the mean over the updates since the last record, dropout included, while the model gets better; dev
+# is measured after them, without dropout. Early on that puts dev below training. That is no error.
+
+# %% [markdown]
+# ### Check it: resumed is as good as never stopped
+
+# %%
+train_run(folder / "whole", folder / "data", "tiny", device="cpu", steps=40, **sizes, **often)
+one, other = (transformer.load_checkpoint(path).state_dict() for path in (run, folder / "whole"))
+assert all(one[name].equal(other[name]) for name in one)
+print("the same weights, bit for bit")
+
+# %% [markdown]
+# ### Check it: what is another run is refused
+
+# %%
+for more in ({"seed": 1, "resume": True}, {"config": "base", "resume": True}, {"steps": 10, "resume": True}, {}):
+    try:
+        train_run(run, folder / "data", device="cpu", **more)
+    except (ValueError, FileExistsError) as error:
+        print(str(error).replace(str(folder), "…"))
+        continue
+    raise AssertionError(f"{more} got through")
+
+# %% [markdown]
+# ### Check it: a run can be moved
+
+# %%
+lines = [source for source, _ in Prepared.load(folder / "data").text("dev")[:3]]
+before = Translator.from_pretrained(run, "cpu").translate(lines)
+run = run.rename(folder / "elsewhere")
+assert Translator.from_pretrained(run, "cpu").translate(lines) == before
+average_run(run, last=1, out=folder / "last")
+newest = transformer.load_checkpoint(list_checkpoints(run)[-1]).state_dict()
+assert all(
+    value.equal(newest[name]) for name, value in transformer.load_checkpoint(folder / "last").state_dict().items()
+)
+
+# %% [markdown]
+# ## Unsaid by the paper
+#
+# * **By the clock.** Checkpoints "written at 10-minute intervals" depend on the machine: a faster one averages over more
+#   updates. It is the paper's way and the default of base and big; `checkpoint_every` makes a run repeatable.
+# * **Seeds.** One number here seeds the weights, the order of the batches, and dropout. The same run on another machine
+#   still differs: sums of floating point numbers depend on the order in which a device adds.
+# * **Versions.** tensor2tensor changed its defaults several times, among them the norm's place. Without versions in the
+#   record, "transformer_base" names more than one model.
+
+# %% [markdown]
+# ## What we now know
+#
+# * A configuration is one JSON object, complete and checked; base and big differ in what the list above shows.
+# * A run's folder tells what made it, and needs nothing outside it to translate.
+# * Stopped and resumed, it gives the same weights as if it had never stopped.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. *Predict, then run.* `make_configuration(average=9)`: what becomes of `keep`?
+# 2. Resume the run on other data. Which field gives it away?
+# 3. Two runs that differ in the seed alone: how far apart are their dev perplexities?
+
+# %% tags=["hide-cell"]
+# Exercise 1: nine checkpoints must be there to be averaged.
+assert make_configuration(average=9)["keep"] == 9 > make_configuration()["keep"]
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+assert transformer.make_configuration("big") == make_configuration("big")
+assert transformer.train_run(run, resume=True, device="cpu")["scores"] == result["scores"]

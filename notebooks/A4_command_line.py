@@ -1,13 +1,15 @@
 # %% [markdown]
 # # A4 The Command Line
 #
-# `transformer` on the command line does what the module does, for people who have text in files and not in Python. Every
-# command has a help page, and every error is one sentence.
+# `transformer` on the command line does what the module does, for people who have text in files and not in Python. Five
+# commands lead from two files of text to a score; every one has a help page, and every error is one sentence.
 
 # %%
 #| default_exp cli
 
 # %%
+import contextlib
+import io
 import subprocess
 
 import transformer
@@ -550,27 +552,108 @@ def _add_demo(commands: Any) -> None:
 
 
 # %% [markdown]
-# ## See it
+# ## See it: the commands
 
 # %%
 print(make_parser().format_help())
 
+# %% [markdown]
+# ## See it: from text to a score
+#
+# On a terminal the five lines are these. Here they run on a few sentences of the embedded corpus, and stop long before the
+# model is any good.
+#
+# ```sh
+# transformer prepare --train train.en train.de --dev dev.en dev.de --test test.en test.de --out data
+# transformer train --data data --config tiny --run run
+# transformer average --run run --last 3
+# transformer translate --model run < test.en
+# transformer evaluate --model run --data data
+# ```
 
 # %%
-def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+folder = Path(tempfile.mkdtemp())
+for split, n in (("train", 1000), ("dev", 50), ("test", 50)):
+    pairs = list(itertools.islice(transformer.embedded_corpus(split), n))
+    (folder / f"{split}.en").write_text("".join(f"{pair.source}\n" for pair in pairs))
+    (folder / f"{split}.de").write_text("".join(f"{pair.target}\n" for pair in pairs))
+
+
+def run(line: str) -> int:
+    """A command, run in this process; @ stands for the folder, in what goes in and what comes out."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(line.replace("@", str(folder)).split())
+    print((out.getvalue() + err.getvalue()).replace(str(folder), "@"), end="")
+    return code
+
+
+files = "--train @/train.en @/train.de --dev @/dev.en @/dev.de --test @/test.en @/test.de"
+assert run(f"prepare {files} --out @/data --vocab-size 600") == 0
+
+# %% [markdown]
+# Tokens are counted on the source and on the target side, and so is what was dropped, if anything was.
+
+# %%
+options = "--max-tokens 500 --checkpoint-every 2 --evaluate-every 5 --device cpu"
+assert run(f"train --data @/data --config tiny --run @/run --steps 10 {options}") == 0
+print("\n".join(sorted(path.name for path in (folder / "run").iterdir())))
+
+# %% [markdown]
+# The lines before the list are the bill: tokens read, operations done, and what part of the machine's best matrix product
+# that is ([5.2b](05_2b_the_cost_of_training.py)). The files are explained in [A3a](A3a_runs.py).
+#
+# Ten updates were too few. The same run goes on:
+
+# %%
+assert run("train --run @/run --resume --steps 20 --device cpu") == 0
+assert run("average --run @/run --last 3") == 0
+
+
+# %%
+def shell(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "transformer", *arguments]
     return subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
 
 
-done = run("translate", text="The animal did not cross the street because it was too tired.\nThe dog sleeps.\n")
+assert run("evaluate --model @/run --data @/data --limit 10 --beam-size 1 --device cpu") == 0
+
+# %% [markdown]
+# That is not German yet. The model that ships with the book has had the whole corpus and 1,500 updates:
+
+# %%
+assert run("evaluate --data @/data --device cpu --paper") == 0
+done = shell(
+    "translate",
+    "--n-best",
+    "2",
+    "--device",
+    "cpu",
+    text="The animal did not cross the street because it was too tired.\n\n",
+)
 print(done.stdout)
-assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
+assert done.returncode == 0 and len(done.stdout.splitlines()) == 3
+
+# %% [markdown]
+# Each score stands with the signature of how it was made ([6.1b](06_1b_scoring.py)): a number without one compares with
+# nothing.
+
+# %% [markdown]
+# ## Many devices
+#
+# `torchrun` starts the same command once for each device. The batch is shared out, so an update has as many tokens as
+# before. The two dashes keep torchrun's hands off the options that follow.
+#
+# ```sh
+# torchrun --nproc-per-node 8 -m -- transformer train --data data --config big --run run
+# ```
+#
+# On several machines, `--data` and `--run` must be on a disk that all of them see.
 
 # %% [markdown]
 # ## Check it: as many lines out as in
 
 # %%
-done = run("translate", text="\nThe dog sleeps.\n" + "a" * 10_000 + "\nThe cat sleeps.")
+done = shell("translate", text="\nThe dog sleeps.\n" + "a" * 10_000 + "\nThe cat sleeps.")
 print([line[:30] for line in done.stdout.split("\n")])
 print(done.stderr.strip().splitlines()[-1], "| exit code", done.returncode)
 lines = done.stdout.split("\n")
@@ -581,17 +664,35 @@ assert done.returncode == 1 and "line 3 " in done.stderr
 # ## Check it: errors are one sentence
 
 # %%
-done = run("translate", "--model", "no/such/folder")
-print(done.stderr.strip())
-assert done.returncode == 1 and "no/such/folder" in done.stderr and "Traceback" not in done.stderr
-assert run("translat").returncode == 2 and run("demo", "--steps", "0").returncode == 2
+(folder / "my.json").write_text('{"n_heds": 8, "steps": NaN}')
+(folder / "short.de").write_text("Ein Satz.\n")
+wrong = [
+    "translate --model no/such/folder",
+    "train --data @/data --run @/run",
+    "train --run @/run --resume --seed 1",
+    "train --data @/data --run @/run2 --config @/my.json",
+    "prepare --train @/train.en @/short.de --out @/data2",
+]
+for line in wrong:
+    assert run(line) == 1
+assert not (folder / "run2").exists() and not (folder / "data2").exists()
+
+# %% [markdown]
+# ## Check it: what the run was told can be told again
+
+# %%
+told = folder / "run/run.json"
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    assert main(["train", "--config", str(told), "--show"]) == 0
+assert json.loads(shown.getvalue()) == json.loads(told.read_text())["configuration"]
 
 # %% [markdown]
 # ## What we now know
 #
-# * `transformer demo` trains, `transformer translate` translates; both say what they do with `--help`.
-# * The output has one line per line of input, whatever the input.
-# * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage.
+# * Five commands lead from text to a score: prepare, train, average, translate, evaluate.
+# * A stopped run goes on with `--resume`; a run's own description is a configuration that makes it again.
+# * The output of `translate` has one line per line of input, whatever the input.
+# * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage; 130 or 143 if a signal stopped it.
 
 # %% [markdown]
 # ## Exercises
@@ -599,10 +700,11 @@ assert run("translat").returncode == 2 and run("demo", "--steps", "0").returncod
 # 1. *Predict, then run.* What does `printf 'The dog sleeps.' | transformer translate` print, without a final newline?
 # 2. What does the shipped model make of a sentence outside its grammar? Try `I love music.` and say why.
 # 3. Add `transformer tokens`, which prints the pieces of each line. Which cells change?
+# 4. Press Ctrl-C during `transformer train`. What is in the folder, and what does `echo $?` say?
 
 # %% tags=["hide-cell"]
 # Exercise 1: the last line counts although no newline ends it.
-done = run("translate", text="The dog sleeps.")
+done = shell("translate", text="The dog sleeps.")
 print(repr(done.stdout))
 assert done.stdout.count("\n") == 1
 

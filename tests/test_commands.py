@@ -1,6 +1,7 @@
 """Appendices A3a and A4: from two files to a score, by the command line alone, and what a run's folder holds."""
 
 import errno
+import functools
 import itertools
 import json
 import math
@@ -14,7 +15,15 @@ import time
 import pytest
 import torch
 
-from transformer import TrainingConfig, TransformerConfig, Translator, bleu, embedded_corpus, load_checkpoint
+from transformer import (
+    TrainingConfig,
+    TransformerConfig,
+    Translator,
+    bleu,
+    embedded_corpus,
+    load_checkpoint,
+    preparation,
+)
 from transformer.checkpoints import list_checkpoints, read_tensors
 from transformer.cli import main
 from transformer.data import EncodedPairs
@@ -456,10 +465,12 @@ def test_a_damaged_description(run, tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_the_embedded_corpus(tmp_path, capfd):
+def test_the_embedded_corpus(tmp_path, monkeypatch, capfd):
+    few = functools.partial(preparation.embedded_files, n_pairs=4000)
+    monkeypatch.setattr(preparation, "embedded_files", few)
     assert call("prepare", "--corpus", "embedded", "--out", tmp_path / "data") == 0
     assert "duplicate" in capfd.readouterr().out
-    assert len(EncodedPairs.load(tmp_path / "data/train")) > 90_000
+    assert len(EncodedPairs.load(tmp_path / "data/train")) > 3900
     words = ["--config", "tiny", "--steps", "30", "--checkpoint-every", "10", "--device", "cpu"]
     assert call("train", "--data", tmp_path / "data", "--run", tmp_path / "run", *words) == 0
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
