@@ -2,8 +2,8 @@
 # # 5.2 The Cost of Training
 #
 # The paper claims better translations "at a fraction of the training cost" and prints a cost beside every model. This
-# chapter finds out what was counted, counts again from the matrix products of the model itself, and writes the ledger
-# that a training keeps: operations, time, and the fraction of what the device can do.
+# chapter finds out what was counted, counts again from the matrix products of the model itself, and writes a ledger for
+# one's own trainings: operations, time, and the fraction of what the device can do.
 
 # %%
 #| default_exp ledger
@@ -90,7 +90,7 @@ assert f"{by_steps['big']:.1e}" == "2.3e+19" and f"{by_steps['base']:.1e}" == "3
 # $10^{18}$: "about 0.4 seconds" hides the difference.
 #
 # Divided by the rate of one GPU, the costs of the other systems turn back into what was measured: days. The footnote does
-# not say which system ran on which GPU. Their own papers do: K80 for GNMT, K40 for MoE, M40 for ConvS2S.
+# not say which system ran on which GPU. Papers of the time do: K80 for GNMT, K40 for MoE, M40 for ConvS2S.
 
 # %%
 en_de = [("GNMT + RL", 2.3e19, "K80"), ("MoE", 2.0e19, "K40"), ("ConvS2S", 9.6e18, "M40")]
@@ -296,8 +296,8 @@ chart
 
 # %% [markdown]
 # Read the left-most bar: scores and weighted sums, which give the paper its title, are a thin line between the
-# projections and the feed-forward networks. The quadratic term of [Section 3.2.1](03_2_1_scaled_dot_product_attention.py)
-# takes over only in sequences of thousands of tokens. In the base model, at sentence length, three tenths of the work is the
+# projections and the feed-forward networks. They grow with the square of the length, since every query meets every key, but
+# take over only in sequences of thousands of tokens. In the base model, at sentence length, three tenths of the work is the
 # last matrix product, the one with the vocabulary.
 
 # %%
@@ -363,8 +363,9 @@ assert growth > 3 > 1.0 / 0.4
 # %% [markdown]
 # ## The ledger of a training
 #
-# A training can keep these accounts itself. For every update it enters what the shapes of its batches say, the real
-# tokens, and the seconds.
+# A training can keep these accounts itself. The loop of [Section 5.2](05_2_hardware_and_schedule.py) records what the shapes
+# of its batches say, the real tokens, and the seconds; the ledger adds them up, over all parts of a run
+# ([A3a](A3a_runs.py)).
 
 
 # %%
@@ -489,7 +490,8 @@ def _clock(device: torch.device) -> float:
 # %% [markdown]
 # ### See it: a small training, accounted for
 #
-# The ledger needs the shapes of the batches and the time they took.
+# `train` returns a record, which has all the ledger needs. The operations can be counted from the shapes of the batches as
+# well, and must be the same.
 
 # %%
 torch.manual_seed(0)
@@ -498,15 +500,10 @@ model = Transformer(config)
 batches = list(itertools.islice(TokenBatches(copy_task(5_000), max_tokens=1_000), 40))
 
 ledger = Ledger(peak=measure_peak("cpu", seconds=1.0))
-begun = time.perf_counter()
-train(model, batches, TrainingConfig(steps=len(batches), device="cpu"))
-ledger.add(
-    flops=sum(batch_flops(config, *batch.src.shape, batch.tgt_in.size(1)) for batch in batches),
-    source_tokens=sum(int((batch.src != config.pad_id).sum()) for batch in batches),
-    target_tokens=sum(batch.n_tokens for batch in batches),
-    seconds=time.perf_counter() - begun,
-    updates=len(batches),
-)
+(record,) = train(model, batches, TrainingConfig(steps=len(batches), device="cpu"))
+ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, updates=record.step)
+assert ledger.flops == sum(batch_flops(config, *batch.src.shape, batch.tgt_in.size(1)) for batch in batches)
+assert ledger.target_tokens == sum(batch.n_tokens for batch in batches)
 print(f"{ledger.updates} updates, {ledger.target_tokens:,} target tokens, {ledger.flops:,} FLOPs")
 
 # %%
