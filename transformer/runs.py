@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 7ca395db69eddaf4
+# sha256 of what follows: 48a6753cc32f9146
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -39,8 +39,8 @@ RUN_FILE = "run.json"
 
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "base": {"checkpoint_minutes": 10.0, "evaluate_every": 1000},
-    "big": {"steps": 300_000, "checkpoint_minutes": 10.0, "evaluate_every": 1000, "average": 20},
+    "base": {"checkpoint_every": 1500, "evaluate_every": 1000},
+    "big": {"steps": 300_000, "checkpoint_every": 600, "evaluate_every": 1000, "average": 20},
     "small": {"steps": 9000, "warmup_steps": 2000, "checkpoint_every": 250, "evaluate_every": 500, "max_tokens": 4000},
     "tiny": {"steps": 1500, "warmup_steps": 400, "checkpoint_every": 50, "evaluate_every": 250, "max_tokens": 1500},
 }
