@@ -24,7 +24,7 @@ from transformer.distributed import gather_from_ranks, rank, share_over_ranks, w
 
 # Everything that several processes do, once alone and once together. The tests import it, torchrun runs it.
 PROGRAM = '''
-import dataclasses, itertools, json, os, signal, sys
+import dataclasses, itertools, json, os, signal, sys, time
 from pathlib import Path
 
 import safetensors.torch
@@ -32,6 +32,7 @@ import torch
 
 import transformer.training as training
 from transformer import Stopped, TrainingConfig, Transformer, TransformerConfig, perplexity, train
+from transformer.checkpoints import list_checkpoints
 from transformer.data import TokenBatches, copy_task, make_batch
 from transformer.distributed import (
     gather_from_ranks, join_processes, leave_processes, rank, share_over_ranks, world_size
@@ -122,7 +123,10 @@ def main(folder, everything):
     if everything:
         model, _, said["seen in parts"] = run(accumulate=3)
         safetensors.torch.save_file(model.state_dict(), folder / f"in-parts-{rank()}.safetensors")
-        model, _, _ = run(model=make_model(dropout=0.3), precision="bfloat16")
+        model = make_model(dropout=0.3)
+        said["seeds"] = []  # of the random numbers
+        model.encoder.register_forward_pre_hook(lambda *_: said["seeds"].append(torch.initial_seed()))
+        run(model=model, precision="bfloat16", evaluate=None)
         safetensors.torch.save_file(model.state_dict(), folder / f"dropout-{rank()}.safetensors")
 
         # What happens to the second process alone.
@@ -135,7 +139,10 @@ def main(folder, everything):
                 signal.raise_signal(signal.SIGTERM)
             return output
 
+        # Saving takes a while. Who left before it is done would make torchrun end the one that saves.
+        training.save_training_checkpoint = lambda *args, **about: time.sleep(0.3) or save(*args, **about)
         said["stopped"] = raised(lambda: run(folder / "stopped", at_forward(7, stop, make_model()), evaluate=None))
+        said["saved"] = [path.name for path in list_checkpoints(folder / "stopped")]
         model, _, _ = run(folder / "stopped")
         safetensors.torch.save_file(model.state_dict(), folder / f"stopped-{rank()}.safetensors")
 
@@ -232,7 +239,7 @@ def free_port():
         return found.getsockname()[1]
 
 
-def wait_for(condition, starters, seconds=120):
+def wait_for(condition, starters, seconds=300):
     end = time.monotonic() + seconds
     while time.monotonic() < end and all(starter.poll() is None for starter in starters):
         if condition():
@@ -241,9 +248,10 @@ def wait_for(condition, starters, seconds=120):
     raise AssertionError("the processes ended early, or took too long")
 
 
-def together(folder, program, root, commands, stop):
+def together(folder, root, commands, stop):
     """Run the program until it is in its endless training, stop that, and collect what there is."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     errors = (folder / "errors").open("w")
     starters = [
@@ -255,7 +263,7 @@ def together(folder, program, root, commands, stop):
     try:
         wait_for(lambda: log.exists() and log.stat().st_size, starters)
         os.kill(stop(starters, pids), signal.SIGTERM)
-        exits = [starter.wait(60) for starter in starters]
+        exits = [starter.wait(120) for starter in starters]
     except BaseException:
         print((folder / "errors").read_text())
         raise
@@ -290,19 +298,19 @@ def alone(program):
 
 @pytest.fixture(scope="module")
 def processes(program, root, tmp_path_factory):
-    """Two processes on one machine; at the end torchrun itself is asked to stop."""
+    """Two processes on one machine; at the end the first one is asked to stop."""
     folder = tmp_path_factory.mktemp("processes")
     command = ["--standalone", "--nproc-per-node", "2", str(program), str(folder), "everything"]
-    return together(folder, program, root, [command], lambda starters, pids: starters[0].pid)
+    return together(folder, root, [command], lambda starters, pids: int(pids[0].read_text()))
 
 
 @pytest.fixture(scope="module")
 def machines(program, root, tmp_path_factory):
-    """Two machines of one process each, both this one; at the end the second process is asked to stop."""
+    """Two machines of one process each, both this one; at the end torchrun on the second is asked to stop."""
     folder = tmp_path_factory.mktemp("machines")
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     commands = [[*where, "--node-rank", str(i), str(program), str(folder), "some"] for i in range(2)]
-    return together(folder, program, root, commands, lambda starters, pids: int(pids[1].read_text()))
+    return together(folder, root, commands, lambda starters, pids: starters[1].pid)
 
 
 @pytest.fixture(scope="module")
@@ -316,8 +324,7 @@ def both(request):
     return request.getfixturevalue(request.param)
 
 
-pytestmark = []
-several = pytest.mark.slow
+several = pytest.mark.slow  # they share two starts of a few seconds each
 
 
 @several
@@ -372,6 +379,8 @@ def test_dropout_and_half_precision(processes):
     """Twenty updates without a hang, and both processes have the same weights."""
     first, second = (processes.weights("dropout", number) for number in range(2))
     assert all(first[key].equal(second[key]) and first[key].isfinite().all() for key in first)
+    seeds = [seed for said in processes.said for seed in said["seeds"]]
+    assert len(seeds) == len(set(seeds)) == 40, "each process drops other units, and others in each update"
 
 
 @several
@@ -393,6 +402,7 @@ def test_a_loss_that_is_not_finite_in_one_process(processes):
 def test_a_signal_to_one_process(processes, expected):
     for number, said in enumerate(processes.said):
         assert said["stopped"] == "Stopped: stopped after update 7, which is saved; resume to go on"
+        assert said["saved"] == ["step-00000005", "step-00000007"], "in every process, when it stops"
         assert close(processes.weights("stopped", number), expected[0].state_dict()), "it went on"
 
 
@@ -410,7 +420,7 @@ def test_a_folder_that_not_all_can_see(processes):
 
 @several
 def test_stopped_from_outside(both):
-    """By torchrun, or in one process of two: all end, soon, with a checkpoint that can be loaded."""
+    """By torchrun, or in one process of two: all end, with a checkpoint that can be loaded."""
     assert all(both.exits), "not as if it had been finished"
     (path,) = list_checkpoints(both.folder / "long")
     load_checkpoint(path)

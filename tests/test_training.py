@@ -72,6 +72,15 @@ def test_the_seed_is_that_of_dropout():
     assert without[0].equal(without[1])
 
 
+def test_every_update_drops_other_units():
+    masks = []
+    model = make_model(dropout=0.3)
+    dropout = next(module for module in model.modules() if isinstance(module, nn.Dropout))
+    dropout.register_forward_hook(lambda module, inputs, output: masks.append((output == 0).flatten().tolist()))
+    run(4, model=model, batches=[make_batch(copy_task(9, 20))] * 4)
+    assert len(masks) >= 4 and all(one != other for one, other in itertools.combinations(masks, 2))
+
+
 def test_the_random_start_and_the_order_count():
     assert not weights(run(model=make_model(1))[0]).equal(weights(run(model=make_model(2))[0]))
     assert not weights(run(batches=make_batches(seed=1))[0]).equal(weights(run(batches=make_batches(seed=2))[0]))
