@@ -419,7 +419,7 @@ assert _best_tokens(ties, 3)[1].tolist() == [[1, 2, 4]] and ties.argmax() == 1
 class Hypothesis(NamedTuple):
     """A translation that beam search found.
 
-    Attributes:
+    Args:
         ids: Its tokens, without begin and end.
         score: log P(Y | X) divided by the length penalty.
         log_probability: log P(Y | X), natural logarithm, the end token's included.

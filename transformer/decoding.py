@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 6ff60802ec49e60b
+# sha256 of what follows: ec7f3cb8ea07cb5d
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -165,7 +165,7 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
 class Hypothesis(NamedTuple):
     """A translation that beam search found.
 
-    Attributes:
+    Args:
         ids: Its tokens, without begin and end.
         score: log P(Y | X) divided by the length penalty.
         log_probability: log P(Y | X), natural logarithm, the end token's included.
