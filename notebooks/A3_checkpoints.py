@@ -23,6 +23,7 @@ transformer.check_version("0.1")
 
 # %%
 #| export
+import hashlib
 import json
 import os
 import shutil
@@ -110,7 +111,8 @@ def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtyp
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights))
+    made_for = {"config": _fingerprint(description["model"])}
+    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights, made_for))
     write_atomically(directory / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
 
 
@@ -119,6 +121,13 @@ def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtyp
 #
 # The loader compares every name and shape with what the configuration asks for before it builds the model. A damaged file,
 # a file of another model and a file full of NaN each get their own sentence.
+
+
+# %%
+#| export
+def _fingerprint(model: Any) -> str:
+    """Goes with the weights: their shapes do not tell how many heads share them."""
+    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
 
 # %%
@@ -158,6 +167,10 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         )
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
         raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
+    with safetensors.safe_open(directory / WEIGHTS_FILE, framework="pt") as file:
+        made_for = (file.metadata() or {}).get("config")
+    if made_for and made_for != _fingerprint(description):
+        raise ValueError(f"{directory / CONFIG_FILE} has changed since the weights were written for it; restore it.")
     model = Transformer(config)
     model.load_state_dict(weights)
     return model.to(device).eval()

@@ -21,8 +21,8 @@ transformer.check_version("0.1")
 # %% [markdown]
 # ## What the paper tells of its runs
 #
-# > For our base models using the hyperparameters described throughout the paper, each training step took about $0.4$
-# > seconds. We trained the base models for a total of $100,000$ steps or $12$ hours.
+# > For our base models using the hyperparameters described throughout the paper, each training step took about 0.4
+# > seconds. We trained the base models for a total of 100,000 steps or 12 hours.
 # >
 # > — Section 5.2
 #

@@ -453,3 +453,20 @@ def test_no_folder_to_write_into(tmp_path):
     with pytest.raises(OSError, match="folder"):
         write_atomically(tmp_path / "folder", b"x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_heads", 4), ("norm_order", "pre"), ("eos_id", 3)])
+def test_a_change_that_the_shapes_do_not_show(tmp_path, name, value):
+    model = Transformer(TransformerConfig(20, 20, d_model=16, n_layers=1, n_heads=2, d_ff=24))
+    save_checkpoint(tmp_path, model)
+    path = tmp_path / "config.json"
+    description = json.loads(path.read_text())
+    assert description["model"][name] != value
+    description["model"][name] = value
+    path.write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=r"config.json has changed since the weights were written for it; restore it"):
+        load_checkpoint(tmp_path)
+    # Weights that were written without the mark, by an older version, are believed.
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(safetensors.torch.save(safetensors.torch.load(weights.read_bytes())))
+    assert load_checkpoint(tmp_path)

@@ -1,7 +1,8 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: e228ee324219689c
+# sha256 of what follows: 49f6419b356adddf
 """Checkpoints (Appendix A3)."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -92,8 +93,14 @@ def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtyp
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights))
+    made_for = {"config": _fingerprint(description["model"])}
+    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights, made_for))
     write_atomically(directory / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
+
+
+def _fingerprint(model: Any) -> str:
+    """Goes with the weights: their shapes do not tell how many heads share them."""
+    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
 
 def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
@@ -131,6 +138,10 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         )
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
         raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
+    with safetensors.safe_open(directory / WEIGHTS_FILE, framework="pt") as file:
+        made_for = (file.metadata() or {}).get("config")
+    if made_for and made_for != _fingerprint(description):
+        raise ValueError(f"{directory / CONFIG_FILE} has changed since the weights were written for it; restore it.")
     model = Transformer(config)
     model.load_state_dict(weights)
     return model.to(device).eval()
