@@ -455,7 +455,7 @@ def test_no_folder_to_write_into(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("n_heads", 4), ("norm_order", "pre"), ("eos_id", 3)])
+@pytest.mark.parametrize(("name", "value"), [("n_heads", 4), ("dropout", 0.3), ("eos_id", 3)])
 def test_a_change_that_the_shapes_do_not_show(tmp_path, name, value):
     model = Transformer(TransformerConfig(20, 20, d_model=16, n_layers=1, n_heads=2, d_ff=24))
     save_checkpoint(tmp_path, model)
