@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -601,16 +602,21 @@ def half_written(run):
 @pytest.mark.slow
 def test_killed_at_random_moments(live, tmp_path, whole):
     """At least twenty times. Writing is slowed down, so that some kills fall into it."""
-    run, chance = tmp_path / "run", random.Random(0)
-    kills = inside = 0
-    while kills < 22 and live(run, LONG, way="slow", after=chance.uniform(0.0, 0.3)) == "killed":
-        kills += 1
-        inside += half_written(run)
-        assert all_whole(run)
-    print(f"{kills} kills, {inside} of them while it wrote, up to update {max(steps_of(run), default=0)}")
-    assert kills == 22
-    assert live(run, LONG) == "finished"
-    assert same(end(run), whole) and not half_written(run)
+    begun = time.monotonic()
+    assert live(tmp_path / "probe", 6, way="slow") == "finished"
+    unit = time.monotonic() - begun  # so that a life lasts for some updates, on a slow machine too
+    chance, runs, kills, inside = random.Random(0), [tmp_path / "run 0"], 0, 0
+    while kills < 22:
+        if live(runs[-1], LONG, way="slow", after=chance.uniform(0.0, 1.2 * unit)) == "killed":
+            kills += 1
+            inside += half_written(runs[-1])
+            assert all_whole(runs[-1])
+        else:
+            runs.append(tmp_path / f"run {len(runs)}")
+    reached = (len(runs) - 1) * LONG + max(steps_of(runs[-1]), default=0)
+    print(f"{kills} kills, {inside} of them while it wrote, up to update {reached}")
+    assert live(runs[-1], LONG) == "finished"
+    assert all(same(end(run), whole) and not half_written(run) for run in runs)
 
 
 @forks
