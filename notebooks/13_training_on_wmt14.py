@@ -599,9 +599,9 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 # On eight GPUs only the second line changes. On two machines it is started on each, with its own rank:
 #
 # ```sh
-# torchrun --nproc-per-node 8 -m transformer train --data data/wmt14-en-de --config base.json --run runs/base
+# torchrun --nproc-per-node 8 -m -- transformer train --data data/wmt14-en-de --config base.json --run runs/base
 # torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr 10.0.0.1 --master-port 29500 \
-#     -m transformer train --data data/wmt14-en-de --config base.json --run runs/base
+#     -m -- transformer train --data data/wmt14-en-de --config base.json --run runs/base
 # ```
 #
 # In Colab with a T4: choose the runtime with a GPU, put `!` before the commands, take `colab.json` and `--accumulate 2`, and keep data
