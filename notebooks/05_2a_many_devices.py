@@ -152,7 +152,9 @@ def data_parallel(model: nn.Module) -> nn.Module:
     if world_size() == 1:
         return model
     # The only buffers are tables of positions. Each process makes its own, as long as its longest sentence.
-    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    wrapped.broadcast_buffers = False
+    return wrapped
 
 
 # %%

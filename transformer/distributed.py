@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2a_many_devices.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: 0f2d298fcada1d2d
+# sha256 of what follows: ed8b1238612aebc4
 """Many Devices (Section 5.2)."""
 
 import os
@@ -66,7 +66,9 @@ def data_parallel(model: nn.Module) -> nn.Module:
     if world_size() == 1:
         return model
     # The only buffers are tables of positions. Each process makes its own, as long as its longest sentence.
-    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    wrapped.broadcast_buffers = False
+    return wrapped
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
