@@ -37,14 +37,15 @@ def run(name: str, prepare: list[str], configuration: str, seed: int) -> dict[st
     folder = Path("build/experiments") / name
     data, trained = str(folder / "data"), str(folder / "run")
     transformer_command("prepare", *prepare, "--out", data)
-    transformer_command(
-        "train", "--data", data, "--config", configuration, "--seed", str(seed), "--run", trained, "--resume"
-    )
+    description = ROOT / trained / RUN_FILE
+    if not description.is_file() or "result" not in json.loads(description.read_text(encoding="utf-8")):
+        options = ["--config", configuration, "--seed", str(seed), "--run", trained, "--resume"]
+        transformer_command("train", "--data", data, *options)
     test = ["--model", trained, "--data", data, "--split", "test", "--json"]
     beam, greedy = (
         json.loads(transformer_command("evaluate", *test, *options)) for options in ([], ["--beam-size", "1"])
     )
-    about = json.loads((ROOT / trained / RUN_FILE).read_text(encoding="utf-8"))
+    about = json.loads(description.read_text(encoding="utf-8"))
     log = [json.loads(line) for line in (ROOT / trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     curve = [{key: line[key] for key in ("step", "perplexity", "scores")} for line in log]
     data_about = {key: about["data"][key] for key in ("tokenizer_sha256", "settings", "counts", "splits")}
