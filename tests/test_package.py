@@ -263,7 +263,8 @@ assert "transformer.model" not in sys.modules, "names are loaded when they are a
 for name in transformer.__all__:
     getattr(transformer, name)
 assert state() == before
-heavy = {"altair", "matplotlib", "sacrebleu", "sentencepiece", "IPython", "pandas", "jupytext", "yaml"} & set(sys.modules)
+packages = {"altair", "matplotlib", "sacrebleu", "sacremoses", "sentencepiece", "IPython", "pandas", "jupytext", "yaml"}
+heavy = packages & set(sys.modules)
 assert not heavy, heavy
 """
 
