@@ -484,8 +484,8 @@ for split in ("test", "compositional"):
 # corpora of short real sentences are small enough for two cores:
 #
 # * **Multi30k** has 29,000 captions of photographs, each translated for its picture.
-# * **Tatoeba** has 166,000 everyday sentences by volunteers. The same English sentence often has several German ones, with
-#   *du*, *ihr* or *Sie*, and only one of them is the reference. That keeps BLEU low.
+# * **Tatoeba** has 166,000 short everyday sentences by volunteers. The same English sentence often has several German ones,
+#   with *du*, *ihr* or *Sie*, and only one of them is the reference: a good translation may score nothing.
 #
 # Both were trained outside this build with `transformer prepare`, `train` and `evaluate` alone
 # ([A4](A4_command_line.py)), by the commands printed below: post-norm, shared vocabulary, label smoothing of 0.1, the mean
