@@ -12,7 +12,7 @@
 # |---|---|---|---|
 # | `toy`, the embedded corpus | yes, whenever this page is built | one CPU thread | below, under "the toy run" |
 # | the shipped model, the embedded corpus | yes | two CPU cores, minutes | [Section 6.1](06_1c_machine_translation.py) |
-# | real text: Multi30k, Tatoeba | yes, recorded | two CPU cores, an hour or so each | [Section 6.1](06_1c_machine_translation.py) |
+# | real text: Multi30k, Tatoeba | yes, recorded | one CPU core, a little over an hour each | [Section 6.1](06_1c_machine_translation.py) |
 # | `colab`, WMT 2014 for an evening | **no**: there was no GPU | | nowhere; estimates below |
 # | `base`, English to German, the paper's 27.3 | **no**: there was no GPU | | nowhere; estimates below |
 # | `big`, `base-en-fr`, `big-en-fr` | **no**: there was no GPU | | nowhere; estimates below |
