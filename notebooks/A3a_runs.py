@@ -213,9 +213,10 @@ print(f"and agree in {sum(base[name] == big[name] for name in base)} more settin
 # ### Check it: the defaults are the paper's, and nonsense does not get through
 
 # %%
-for whole, steps, dropout, average in ((base, 100_000, 0.1, 5), (big, 300_000, 0.3, 20)):
+for whole, steps, dropout, average, seconds in ((base, 100_000, 0.1, 5, 0.4), (big, 300_000, 0.3, 20, 1.0)):
     assert (whole["steps"], whole["dropout"], whole["average"]) == (steps, dropout, average)
-    assert (whole["max_tokens"], whole["warmup_steps"], whole["checkpoint_minutes"]) == (25_000, 4000, 10)
+    assert (whole["max_tokens"], whole["warmup_steps"]) == (25_000, 4000)
+    assert whole["checkpoint_every"] == 10 * 60 / seconds  # ten of the paper's minutes
 refused = {"n_heds": 4, "steps": True, "label_smoothing": float("nan"), "dropout": 1.5, "n_heads": 7, "clip_norm": -1}
 for name, value in refused.items():
     try:
