@@ -867,7 +867,7 @@ reversed_pairs = [(source, source[::-1]) for source, _ in copy_task(20_000, seed
 records = train(
     reversing,
     TokenBatches(reversed_pairs, max_tokens=800),
-    TrainingConfig(steps=400, warmup_steps=150, device="cpu"),
+    TrainingConfig(steps=300, warmup_steps=150, device="cpu"),
 )
 assert records[-1].perplexity < 4
 

@@ -287,7 +287,7 @@ chart
 # * **How gradients were combined.** The paper says only that there were eight GPUs on one machine.
 # * **What a batch is on eight GPUs.** "Each training batch contained a set of sentence pairs containing approximately 25000
 #   source tokens" does not say whether that is all GPUs' or each one's. The authors' first configuration has 4,096 tokens a
-#   GPU, padding included, which makes 32,768 for eight. That is of the paper's order, so the sum is probably meant.
+#   GPU, padding included, and there were eight. That is of the paper's order, so the sum is probably meant.
 
 # %% [markdown]
 # ## What we now know

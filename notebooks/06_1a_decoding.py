@@ -687,6 +687,9 @@ labels = alive.mark_text(fontSize=12, dy=-9, fontWeight="bold").encode(text="tok
 dots = alive.mark_circle(size=40, opacity=1)
 (lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=680, height=240)
 
+# %% [markdown]
+# The thick line is the translation; grey hypotheses found no continuation in the beam. Point at a dot to read what it ends.
+
 # %%
 (variants,) = beam_search(translator.model, pad([source]), n_best=4)
 for hypothesis in variants:
@@ -695,9 +698,8 @@ for hypothesis in variants:
 assert variants[0] == best
 
 # %% [markdown]
-# The thick line is the translation; grey hypotheses found no continuation in the beam. Point at a dot to read what it ends.
 # The four places do not hold four different sentences. They hold one sentence with one decision taken differently, such as
-# another verb or another article, and then carry each variant along to the end. The list above shows the best of those that
+# another verb or another article, and then carry each variant along to the end. The list shows the best of those that
 # finished, by score. A wider beam would hold more such variants rather than other ideas.
 #
 # ## What α does

@@ -370,7 +370,7 @@ chart
 # An exact match means every letter: with one wrong ending the whole sentence counts as wrong.
 
 # %%
-results = {split: score(trained, split) for split in ("test", "compositional", "long")}
+results = {split: score(trained, split, n) for split, n in (("test", 1000), ("compositional", 1000), ("long", 300))}
 for split, (scores, _, _) in results.items():
     print(f"{split:14} exact {scores['exact']:6.1%}   BLEU {scores['bleu']:5.1f}")
 assert results["test"][0]["exact"] >= 0.95
@@ -483,8 +483,8 @@ for split in ("test", "compositional"):
 # The embedded corpus has one right translation for every sentence and no word that is new. Real text has neither. Two
 # corpora of short real sentences are small enough for two cores:
 #
-# * **Multi30k** has 29,000 captions of photographs, each translated for its picture.
-# * **Tatoeba** has 166,000 short everyday sentences by volunteers. The same English sentence often has several German ones,
+# * **Multi30k** has captions of photographs, each translated for its picture.
+# * **Tatoeba** has short everyday sentences by volunteers. The same English sentence often has several German ones,
 #   with *du*, *ihr* or *Sie*, and only one of them is the reference: a good translation may score nothing.
 #
 # Both were trained outside this build with `transformer prepare`, `train` and `evaluate` alone

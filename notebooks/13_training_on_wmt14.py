@@ -128,7 +128,7 @@ assert round(10 * 60 / 0.4) == 1_500 and (5 - 1) * 1_500 == 6_000
 # Ten minutes of the paper's machine were 1,500 updates of base and 600 of big.
 _BASE = TrainingConfig(steps=100_000, evaluate_every=1_000, checkpoint_every=1_500, keep=5)
 _BIG = TrainingConfig(steps=300_000, evaluate_every=1_000, checkpoint_every=600, keep=20)
-_TOY = TrainingConfig(steps=200, warmup_steps=80, log_every=10, checkpoint_every=10, keep=5)
+_TOY = TrainingConfig(steps=150, warmup_steps=60, log_every=10, checkpoint_every=10, keep=5)
 
 PRESETS: Mapping[str, Preset] = {
     "base": Preset("wmt14-en-de", TransformerConfig.base(37_000), _BASE),
@@ -651,14 +651,14 @@ assert max(reported.values()) < 27.3
 # %% [markdown]
 # ## The toy run
 #
-# Everything below is **toy**: the embedded corpus, one layer, 200 updates, one CPU thread, 200 test sentences. It shows
+# Everything below is **toy**: the embedded corpus, one layer, 150 updates, one CPU thread, 100 test sentences. It shows
 # that the whole path works. It says nothing about WMT 2014.
 
 # %%
 folder = tempfile.TemporaryDirectory()
-corpus = embedded_files(f"{folder.name}/text", n_pairs=15_000)
-for path in corpus.test[0]:  # a fifth of the test set is enough here
-    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:200]), encoding="utf-8")
+corpus = embedded_files(f"{folder.name}/text", n_pairs=10_000)
+for path in corpus.test[0]:  # a tenth of the test set is enough here
+    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:100]), encoding="utf-8")
 result = run_preset(PRESETS["toy"], folder.name, corpus, device="cpu")
 records, ledger = result["records"], Ledger(**result["ledger"])
 before, after = records[0]["perplexity"], records[-1]["perplexity"]

@@ -305,7 +305,7 @@ def train_run(
     result: dict[str, Any] = {"averaged": names, "scores": scores}
     if rank() == 0:
         translator.save(run, **result)
-        ledger = Ledger(peak=measure_peak(str(place), dtype) * world_size())
+        ledger = Ledger(peak=measure_peak(str(place), dtype, seconds=0.5) * world_size())
         for record, before in zip(records, [0, *(record.step for record in records)], strict=False):
             ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, record.step - before)
         result |= {"ledger": ledger.to_dict(), "peak_memory_bytes": _peak_memory(place), "ended": _now()}

@@ -218,7 +218,10 @@ def test_a_run_can_be_moved(run, data, tmp_path, capfd):
 def begin(words, until):
     """Start a training in another process, and come back when its folder has what is asked for."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "transformer", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "transformer", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},  # bit for bit only with as many threads
     )
     deadline = time.monotonic() + 120
     while not until() and process.poll() is None and time.monotonic() < deadline:

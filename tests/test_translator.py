@@ -170,7 +170,8 @@ def test_the_best_few(toy):
     assert found[0] == found[-1] == [("", 0.0)]
     for best in found[1:-1]:
         scores = [score for _, score in best]
-        assert len(best) == 3 and scores == sorted(scores, reverse=True) and max(scores) < 0
+        assert 1 <= len(best) <= 3 and scores == sorted(scores, reverse=True) and max(scores) < 0
+    assert sum(len(best) == 3 for best in found) >= len(found) / 2, "fewer only where fewer finished"
     src = torch.tensor([[*toy.tokenizer.encode(lines[1]), 2]])
     expected = beam_search(toy.model, src, 4, 0.6, n_best=3)[0]
     assert found[1] == [(toy.tokenizer.decode(h.ids), pytest.approx(h.score, abs=1e-5)) for h in expected]
