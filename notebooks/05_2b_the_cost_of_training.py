@@ -514,6 +514,7 @@ bars = alt.Chart(alt.Data(values=values)).encode(
     x=alt.X(
         "GFLOP/s:Q", title="billions of operations a second", scale=alt.Scale(domain=[0, 1.15 * ledger.peak / 1e9])
     ),
+    tooltip=["what:N", alt.Tooltip("GFLOP/s:Q", format=".1f")],
 )
 chart = alt.layer(bars.mark_bar(color="#0072B2"), bars.mark_text(align="left", dx=4).encode(text="label:N")).properties(
     title="A training does not reach its device's fastest product", width=400, height=80
@@ -527,7 +528,7 @@ chart
 
 # %%
 assert ledger.updates == 40
-assert 0 < ledger.fraction_of_peak < 3  # below 1 on a machine that has nothing else to do
+assert 0 < ledger.fraction_of_peak < 1
 assert Ledger(**ledger.to_dict()) == ledger
 assert ledger.flops < 1.2 * batch_flops(config, 1, 9, 9) / 9 * ledger.target_tokens
 

@@ -670,6 +670,7 @@ alive = alt.Chart(alt.Data(values=values)).encode(
     color=alt.Color(
         "fate:N",
         title=None,
+        legend=alt.Legend(orient="bottom"),
         scale=alt.Scale(
             domain=["chosen", "lives on", "dropped", "ended"], range=["#0072B2", "#009E73", "#999999", "#D55E00"]
         ),
@@ -685,7 +686,7 @@ lines = alive.mark_rule(opacity=0.7).encode(
 )
 labels = alive.mark_text(fontSize=12, dy=-9, fontWeight="bold").encode(text="token:N")
 dots = alive.mark_circle(size=40, opacity=1)
-(lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=680, height=240)
+(lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=620, height=240)
 
 # %% [markdown]
 # The thick line is the translation; grey hypotheses found no continuation in the beam. Point at a dot to read what it ends.
@@ -723,7 +724,13 @@ assert by_alpha[4.0]["right"] < 0.1 and by_alpha[4.0]["tokens"] > 3 * by_alpha[0
 
 # %%
 base = alt.Chart(alt.Data(values=values)).encode(
-    x=alt.X("alpha:Q", title="α"), tooltip=["alpha:Q", "tokens:Q", "right:Q", "log P:Q"]
+    x=alt.X("alpha:Q", title="α"),
+    tooltip=[
+        alt.Tooltip("alpha:Q", title="α"),
+        alt.Tooltip("tokens:Q", format=".1f"),
+        alt.Tooltip("right:Q", format=".0%"),
+        alt.Tooltip("log P:Q", format=".2f"),
+    ],
 )
 length_chart = base.mark_line(point=True, color="#0072B2").encode(y=alt.Y("tokens:Q", title="mean length, tokens"))
 right_chart = base.mark_line(point=True, color="#D55E00").encode(

@@ -605,8 +605,8 @@ print({field: PRESETS["colab"].configuration()[field] for field in ("max_tokens"
 # ```
 #
 # In Colab with a T4: choose the runtime with a GPU, put `!` before the commands, take `colab.json` and `--accumulate 2`, and keep data
-# and run on a mounted drive, for the session will end. The T4 has no bfloat16, so `train` takes float16 with loss scaling
-# there; leave `--compile` out. The same command with `--resume` continues where the last session stopped.
+# and run on a mounted drive, for Colab takes the machine back. The T4 has no bfloat16, so `train` takes float16 with loss scaling
+# there; leave `--compile` out. The same command with `--resume` goes on where the last machine stopped.
 
 # %% [markdown]
 # ## What to expect, and what is wrong if not

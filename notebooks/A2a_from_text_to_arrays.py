@@ -368,7 +368,7 @@ alt.Chart(alt.Data(values=rows), title="Too strict a ratio drops short sentences
 ).encode(
     x=alt.X("words:Q", title="words of the shorter side"),
     y=alt.Y("dropped:Q", title="share of right pairs dropped", axis=alt.Axis(format="%")),
-    color=alt.Color("ratio:N", title="most words for each"),
+    color=alt.Color("ratio:N", title="most words for each", scale=alt.Scale(range=["#0072B2", "#E69F00", "#D55E00"])),
     strokeDash=alt.StrokeDash("ratio:N", title="most words for each"),
     tooltip=["ratio:N", "words:Q", alt.Tooltip("dropped:Q", format=".1%")],
 ).properties(width=480, height=240)

@@ -301,10 +301,10 @@ def train_run(
     records = train(model, batches, training, evaluate, run, resume)
     gather_from_ranks([0])  # the last checkpoint is written
     translator, names = _average(run, configuration["average"])
-    scores = evaluate(translator.model.to(place))
-    result: dict[str, Any] = {"averaged": names, "scores": scores}
     if rank() == 0:
-        translator.save(run, **result)
+        translator.save(run, averaged=names)  # before it is scored, which may fail
+    result: dict[str, Any] = {"averaged": names, "scores": evaluate(translator.model.to(place))}
+    if rank() == 0:
         ledger = Ledger(peak=measure_peak(str(place), dtype, seconds=0.5) * world_size())
         for record, before in zip(records, [0, *(record.step for record in records)], strict=False):
             ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, record.step - before)

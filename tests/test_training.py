@@ -22,6 +22,7 @@ from transformer import (
     noam_rate,
     train,
 )
+from transformer.checkpoints import average_checkpoints, list_checkpoints
 from transformer.data import PAD_ID, Batch, TokenBatches, copy_task, make_batch
 from transformer.training import _can_compile, pick_precision
 
@@ -446,12 +447,14 @@ def test_no_progress_bar_where_none_is_wanted(capfd):
 # ---- it learns ----
 
 
-def test_the_copy_task_is_learned():
+def test_the_copy_task_is_learned(tmp_path):
     torch.manual_seed(0)
     model = make_model(d_model=32, d_ff=64, n_heads=4, norm_order="pre", src_vocab_size=10, tgt_vocab_size=10)
     batches = TokenBatches(copy_task(5000, 10, 2, 5, seed=1), max_tokens=400)
-    _, records = run(300, model=model, batches=batches, warmup_steps=80, log_every=50)
+    options = {"warmup_steps": 80, "log_every": 50, "checkpoint_every": 10}
+    records = train(model, batches, TrainingConfig(steps=250, **options, **QUIET), run=tmp_path)
     assert records[-1].perplexity < 1.5 < 5 < records[0].perplexity
     unseen = copy_task(100, 10, 5, 5, seed=2)
-    copies = greedy_decode(model, make_batch(unseen).src)
-    assert sum(copy == source for copy, (source, _) in zip(copies, unseen, strict=True)) >= 80
+    mean = average_checkpoints(list_checkpoints(tmp_path))  # the last alone depends on the last few batches
+    copies = greedy_decode(mean, make_batch(unseen).src)
+    assert sum(copy == source for copy, (source, _) in zip(copies, unseen, strict=True)) >= 95
