@@ -266,6 +266,17 @@ def test_a_full_disk(data, tmp_path, monkeypatch, capfd):
     assert call(*train_words(data, tmp_path / "run", "--resume")) == 0
 
 
+def test_a_score_that_fails_at_the_end_costs_no_model(data, tmp_path, monkeypatch, run, capfd):
+    def broken(*_):
+        raise ValueError("no score today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer.runs.perplexity", broken)
+        assert call(*train_words(data, tmp_path / "run")) == 1
+    assert "no score today" in capfd.readouterr().err
+    assert same(weights(tmp_path / "run"), weights(run))
+
+
 def test_resuming_what_has_ended_changes_nothing(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     assert call("train", "--run", tmp_path / "run", "--resume", "--device", "cpu") == 0
