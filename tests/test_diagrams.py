@@ -16,6 +16,7 @@ REQUIRED = {
     "residual_block",
     "transformer",
     "masks_and_uses",
+    "recurrence_and_attention",
 }
 SVG = "{http://www.w3.org/2000/svg}"
 PATHS = sorted(FOLDER.glob("*.svg"))
