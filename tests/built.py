@@ -41,6 +41,11 @@ def without_fences(markdown: str) -> str:
     return re.sub(r"^(```+|~~~+|:::+).*?^\1\s*?$", "", markdown, flags=re.MULTILINE | re.DOTALL)
 
 
+def python_blocks(page: Path) -> list[str]:
+    """The Python in a page of prose, in order."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def executed(name: str) -> nbformat.NotebookNode:
     """A notebook as the build ran it, with its outputs."""
     path = EXECUTED / f"{name}.ipynb"
