@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 23e002a28c375a59
+# sha256 of what follows: 0f3ebc0f826da5d0
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -34,6 +34,12 @@ __all__ = [
     "Transformer",
     "count_parameters",
     "choose_device",
+    "LAYER_KINDS",
+    "layer_operations",
+    "sequential_operations",
+    "maximum_path_length",
+    "encoder_layer_costs",
+    "break_even_length",
     "PAD_ID",
     "BOS_ID",
     "EOS_ID",
@@ -87,6 +93,20 @@ __all__ = [
     "TOKENIZER_FILE",
     "Translator",
     "load_toy_translator",
+    "Variation",
+    "table3",
+    "Tree",
+    "read_trees",
+    "clean_tree",
+    "linearize",
+    "Parsed",
+    "parse_linearized",
+    "PUNCTUATION",
+    "brackets",
+    "BracketScores",
+    "bracket_scores",
+    "right_branching",
+    "MajorityParser",
     "AttentionRecord",
     "record_attention",
     "SentenceAttention",
@@ -94,7 +114,13 @@ __all__ = [
     "attention_chart",
     "SPACE",
     "word_of_piece",
+    "word_attention",
     "alignment_accuracy",
+    "alignment_error",
+    "head_entropy",
+    "attention_lines",
+    "without_heads",
+    "attention_page",
     "Preset",
     "PRESETS",
     "Ingredient",
@@ -200,6 +226,12 @@ _HOME = {
     "Transformer": "model",
     "count_parameters": "model",
     "choose_device": "model",
+    "LAYER_KINDS": "complexity",
+    "layer_operations": "complexity",
+    "sequential_operations": "complexity",
+    "maximum_path_length": "complexity",
+    "encoder_layer_costs": "complexity",
+    "break_even_length": "complexity",
     "PAD_ID": "data",
     "BOS_ID": "data",
     "EOS_ID": "data",
@@ -253,6 +285,20 @@ _HOME = {
     "TOKENIZER_FILE": "translator",
     "Translator": "translator",
     "load_toy_translator": "translator",
+    "Variation": "variations",
+    "table3": "variations",
+    "Tree": "parsing",
+    "read_trees": "parsing",
+    "clean_tree": "parsing",
+    "linearize": "parsing",
+    "Parsed": "parsing",
+    "parse_linearized": "parsing",
+    "PUNCTUATION": "parsing",
+    "brackets": "parsing",
+    "BracketScores": "parsing",
+    "bracket_scores": "parsing",
+    "right_branching": "parsing",
+    "MajorityParser": "parsing",
     "AttentionRecord": "visualization",
     "record_attention": "visualization",
     "SentenceAttention": "visualization",
@@ -260,7 +306,13 @@ _HOME = {
     "attention_chart": "visualization",
     "SPACE": "visualization",
     "word_of_piece": "visualization",
+    "word_attention": "visualization",
     "alignment_accuracy": "visualization",
+    "alignment_error": "visualization",
+    "head_entropy": "visualization",
+    "attention_lines": "visualization",
+    "without_heads": "visualization",
+    "attention_page": "visualization",
     "Preset": "wmt14",
     "PRESETS": "wmt14",
     "Ingredient": "wmt14",
@@ -343,6 +395,7 @@ _MODULES = (
     "attention",
     "checkpoints",
     "cli",
+    "complexity",
     "corpus",
     "data",
     "decoding",
@@ -357,6 +410,7 @@ _MODULES = (
     "masks",
     "model",
     "multi_head",
+    "parsing",
     "positional_encoding",
     "preparation",
     "runs",
@@ -364,6 +418,7 @@ _MODULES = (
     "scoring",
     "training",
     "translator",
+    "variations",
     "visualization",
     "wmt14",
 )
@@ -372,6 +427,7 @@ if TYPE_CHECKING:
     from transformer import attention as attention
     from transformer import checkpoints as checkpoints
     from transformer import cli as cli
+    from transformer import complexity as complexity
     from transformer import corpus as corpus
     from transformer import data as data
     from transformer import decoding as decoding
@@ -386,6 +442,7 @@ if TYPE_CHECKING:
     from transformer import masks as masks
     from transformer import model as model
     from transformer import multi_head as multi_head
+    from transformer import parsing as parsing
     from transformer import positional_encoding as positional_encoding
     from transformer import preparation as preparation
     from transformer import runs as runs
@@ -393,6 +450,7 @@ if TYPE_CHECKING:
     from transformer import scoring as scoring
     from transformer import training as training
     from transformer import translator as translator
+    from transformer import variations as variations
     from transformer import visualization as visualization
     from transformer import wmt14 as wmt14
     from transformer.attention import check_attention_inputs, masked_softmax, scaled_dot_product_attention
@@ -411,6 +469,14 @@ if TYPE_CHECKING:
         write_atomically,
     )
     from transformer.cli import main, make_parser
+    from transformer.complexity import (
+        LAYER_KINDS,
+        break_even_length,
+        encoder_layer_costs,
+        layer_operations,
+        maximum_path_length,
+        sequential_operations,
+    )
     from transformer.corpus import (
         MAX_WORDS,
         PHENOMENA,
@@ -497,6 +563,20 @@ if TYPE_CHECKING:
     from transformer.masks import causal_mask, padding_mask
     from transformer.model import DecoderCache, Transformer, TransformerConfig, choose_device, count_parameters
     from transformer.multi_head import KeyValueCache, MultiHeadAttention
+    from transformer.parsing import (
+        PUNCTUATION,
+        BracketScores,
+        MajorityParser,
+        Parsed,
+        Tree,
+        bracket_scores,
+        brackets,
+        clean_tree,
+        linearize,
+        parse_linearized,
+        read_trees,
+        right_branching,
+    )
     from transformer.positional_encoding import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoids
     from transformer.preparation import (
         VOCABULARY_SIZES,
@@ -513,14 +593,21 @@ if TYPE_CHECKING:
     from transformer.scoring import TOKENIZERS, Score, bleu, chrf, paper_bleu, split_compounds
     from transformer.training import Record, Stopped, TrainingConfig, perplexity, pick_precision, train
     from transformer.translator import TOKENIZER_FILE, Translator, load_toy_translator
+    from transformer.variations import Variation, table3
     from transformer.visualization import (
         SPACE,
         AttentionRecord,
         SentenceAttention,
         alignment_accuracy,
+        alignment_error,
         attention_chart,
+        attention_lines,
+        attention_page,
+        head_entropy,
         look_at,
         record_attention,
+        without_heads,
+        word_attention,
         word_of_piece,
     )
     from transformer.wmt14 import (
