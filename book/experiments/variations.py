@@ -26,7 +26,7 @@ from transformer.variations import table3
 SEEDS = (1, 2, 3)
 VOCAB_SIZE, MAX_WORDS, N_PAIRS, N_TEST = 1_000, 7, 10_000, 500
 BASE = TransformerConfig.tiny(VOCAB_SIZE, d_model=64, d_ff=256, n_heads=8, n_layers=3, max_len=128)
-MAX_TOKENS, STEPS, WARMUP = 700, 1_000, 330
+MAX_TOKENS, STEPS, WARMUP = 700, 1_200, 330
 
 
 def sentences(split: str, number: int) -> list[SentencePair]:
