@@ -7,7 +7,9 @@ Text, University of Colorado Denver, CC BY 3.0), split as its makers do, and tre
 corpus (Georgetown University) whose trees a program made, for a look at another kind of text. About 50 minutes on one
 core; a run that was stopped goes on where its last checkpoint in build/experiments/parsing stands.
 
-Source and target are written with one vocabulary: pieces of words, and one token for each bracket.
+Source and target are written with one vocabulary: pieces of words, and one token for each bracket. So the target
+repeats the sentence, with brackets in it. Copying is learned soon, and with it the place in the sentence to which a
+bracket belongs; the first updates see short sentences only, which teach it sooner.
 """
 
 import gzip
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from difflib import SequenceMatcher
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,12 @@ SETTINGS = {
     "max_words": 40,
     "pieces": 2000,
     "model": {"d_model": 192, "n_layers": 2, "n_heads": 4, "d_ff": 512, "dropout": 0.1},
-    "training": {"steps": 10_000, "warmup_steps": 800, "checkpoint_every": 250, "keep": 5, "evaluate_every": 1000},
+    "training": {"steps": 12_000, "warmup_steps": 600, "checkpoint_every": 250, "keep": 5, "evaluate_every": 1000},
     "max_tokens": 1000,
+    "short_first": {"pieces": 16, "updates": 500},
     "beam": {"beam_size": 21, "alpha": 0.3},
 }
-EXTRA, WATCHED, BEAM_SENTENCES = 300, 250, 300
+EXTRA, WATCHED, BEAM_SENTENCES, LONGEST = 300, 250, 300, 70
 
 
 def treebank(name: str) -> list[Tree]:
@@ -156,6 +159,15 @@ def by_length(trees: Sequence[Tree], parses: Sequence[Tree | Parsed], most: int)
     }
 
 
+def f1_by_length(trees: Sequence[Tree], parses: Sequence[Parsed]) -> list[dict[str, float]]:
+    """F1 of the sentences of 1 to 10 words, of 11 to 20 and so on; the last group holds all longer ones."""
+    groups: dict[int, list[int]] = {}
+    for i, tree in enumerate(trees):
+        groups.setdefault(min(len(tree.leaves()) - 1, LONGEST - 1) // 10 * 10 + 1, []).append(i)
+    found = [(start, scores([trees[i] for i in some], [parses[i] for i in some])) for start, some in groups.items()]
+    return [{"from": start, "sentences": score["sentences"], "f1": score["f1"]} for start, score in sorted(found)]
+
+
 def commonest_labels(trees: Sequence[Tree]) -> list[str]:
     """The most frequent label of the whole, and of phrases that begin later and end with the last word."""
     inner: Counter[str] = Counter()
@@ -165,8 +177,16 @@ def commonest_labels(trees: Sequence[Tree]) -> list[str]:
     return [labels.most_common(1)[0][0] for labels in (Counter(tree.label for tree in trees), inner)]
 
 
-def run(seed: int, max_words: int, pieces: int, model: dict[str, Any], training: dict[str, Any], max_tokens: int,
-        beam: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+def run(
+    seed: int,
+    max_words: int,
+    pieces: int,
+    model: dict[str, Any],
+    training: dict[str, Any],
+    max_tokens: int,
+    short_first: dict[str, int],
+    beam: dict[str, Any],
+) -> dict[str, Any]:
     """Train once and measure on trees that were not used."""
     torch.set_num_threads(1)
     craft = {split: treebank(f"treebank-craft/{split}.ptb.gz") for split in ("train", "dev", "test")}
@@ -174,6 +194,7 @@ def run(seed: int, max_words: int, pieces: int, model: dict[str, Any], training:
     tokenizer = Tokenizer.train([" ".join(tree.words()) for tree in known], pieces)
     codec = Codec(tokenizer, known)
     pairs = [(codec.source(tree.words()), codec.target(tree)) for tree in known]
+    short = [pair for pair in pairs if len(pair[0]) <= short_first["pieces"]]
     watched = random.Random(seed).sample([tree for tree in craft["dev"] if len(tree.leaves()) <= max_words], WATCHED)
 
     def greedy(network: Transformer) -> Decode:
@@ -185,7 +206,9 @@ def run(seed: int, max_words: int, pieces: int, model: dict[str, Any], training:
     folder = ROOT / "build" / "experiments" / "parsing"
     records = train(
         network,
-        TokenBatches(pairs, max_tokens, seed),
+        chain(
+            islice(TokenBatches(short, max_tokens, seed), short_first["updates"]), TokenBatches(pairs, max_tokens, seed)
+        ),
         config,
         lambda network: {"f1": scores(watched, parse_all(watched, codec, greedy(network), 50))["f1"]},
         folder,
@@ -206,6 +229,7 @@ def run(seed: int, max_words: int, pieces: int, model: dict[str, Any], training:
         "parameters": count_parameters(network),
         "curve": [{key: asdict(r)[key] for key in ("step", "perplexity", "target_tokens", "scores")} for r in records],
         "test, greedy": by_length(test, parses, max_words),
+        "test, greedy, by length": f1_by_length(test, parses),
         "test, right-branching": {"labels": [root, inner]} | by_length(test, branching, max_words),
         "test, majority": by_length(test, [majority.parse(tree.words()) for tree in test], max_words),
         "sample, greedy": scores(some, parse_all(some, codec, greedy(network), 50)),
