@@ -4,6 +4,12 @@
 # The paper cuts words into pieces, from one vocabulary that both languages share, and lets sentence pairs of like length
 # share a batch. The pieces spell words that were never seen; the batches waste little work on padding, which costs a
 # device as much as text. This chapter builds both and measures what they save.
+#
+# > This section describes the training regime for our models.
+# >
+# > — Section 5
+#
+# That is all of Section 5 before its first part.
 
 # %%
 #| default_exp data

@@ -1,6 +1,7 @@
 """Whatever stands in a block quote is the paper's, word for word, and says where it comes from."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,6 @@ RUNS = {
     "5.4": [(2, 3)],
     "6.1": [(5, 6)],
 }
-QUOTED_SECTIONS = ["3", "3.1", "3.2", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.3", "5.4"]
 
 
 class Quote(NamedTuple):
@@ -54,6 +54,7 @@ def readings(quote: dict[str, str]) -> list[str]:
     return [squeeze(text) for text in texts] + [squeeze(re.sub(r"\s*\[\d+(, ?\d+)*\]", "", text)) for text in texts]
 
 
+@cache
 def block_quotes(path: Path) -> list[Quote]:
     """Every block quote of a notebook or of a page of prose."""
     found = []
@@ -91,9 +92,11 @@ def passages() -> list[tuple[str, list[str]]]:
 
 
 PASSAGES = passages()
+READINGS = [(quote, readings(quote)) for quote in QUOTES]
 BOOK = [quote for path in [*NOTEBOOKS, *PROSE] for quote in block_quotes(path)]
 
 
+@cache
 def origin(piece: str) -> set[str]:
     """The sections of the paper that have these words."""
     words = squeeze(piece)
@@ -116,9 +119,36 @@ def test_block_quotes_are_the_papers_words(path: Path) -> None:
     assert not wrong, f"{path.name}:\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize("section", QUOTED_SECTIONS)
+@cache
+def quotes_by_file() -> dict[str, list[str]]:
+    """The ids of the quotations, or parts of them, that each notebook and page uses."""
+    used: dict[str, list[str]] = {}
+    for quote in BOOK:
+        words = [squeeze(piece) for piece in quote.pieces]
+        for entry, texts in READINGS:
+            if any(word in text or text in word for word in words for text in texts):
+                used.setdefault(quote.file, []).append(entry["id"])
+    return used
+
+
+@pytest.mark.parametrize("section", sorted(SECTIONS))
 def test_every_section_has_its_quote(section: str) -> None:
-    assert any(section in origin(piece) for quote in BOOK for piece in quote.pieces), f"nothing quoted from {section}"
+    entries = {entry["id"] for entry in QUOTES if entry["section"] == section}
+    files = [file for file, used in quotes_by_file().items() if entries & set(used)]
+    assert files, f"nothing is quoted from {section}: {sorted(entries)}"
+
+
+def test_every_chapter_quotes_the_section_it_is_named_after() -> None:
+    used = quotes_by_file()
+    sections = {entry["id"]: entry["section"] for entry in QUOTES}
+    without = []
+    for path in NOTEBOOKS:
+        title = cells(path, "markdown")[0].splitlines()[0].removeprefix("# ")
+        section = title if title in ("Abstract", "Attention Visualizations") else title.split(" ")[0]
+        quoted = {sections[entry] for entry in used.get(path.name, [])}
+        if section in SECTIONS and section not in quoted:
+            without.append(f"{path.name} quotes {sorted(quoted)}")
+    assert not without, "\n".join(without)
 
 
 @pytest.mark.parametrize("number", EQUATIONS)
@@ -144,6 +174,7 @@ def rows_of(table: dict) -> list[set[float]]:
     return found
 
 
+@cache
 def copied_tables() -> list[tuple[str, int, str]]:
     """Each Markdown table that says it is the paper's: file, number, rows."""
     found = []
@@ -163,6 +194,13 @@ def test_tables_copied_from_the_paper_have_its_numbers() -> None:
             if not any(numbers(text) <= row for row in rows):
                 wrong.append(f"{file}: no row of Table {number} has all of {line}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_every_table_has_its_copy(number: int) -> None:
+    rows = rows_of(TABLES[f"table{number}"])
+    copied = [line for _, copied, table in copied_tables() if copied == number for line in table.splitlines()[2:]]
+    assert len(copied) >= len(rows), f"Table {number} is nowhere whole: {len(copied)} of {len(rows)} rows"
 
 
 def test_the_comparison_notices_a_changed_word() -> None:
