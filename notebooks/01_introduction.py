@@ -171,7 +171,7 @@ chart = (
         ),
         tooltip=["layer:N", alt.Tooltip("n:Q", title="positions"), alt.Tooltip("ms:Q", title="milliseconds", format=".1f")],
     )
-    .properties(title="Short sequences: attention is faster", width=290, height=240)
+    .properties(title="Short sequences: attention is faster", width=262, height=230)
 )
 chart
 
@@ -240,7 +240,7 @@ chart = (
         tooltip=["layer:N", alt.Tooltip("n:Q", title="positions"), alt.Tooltip("ticks:Q", format=",")],
     )
     .add_params(p, batch)
-    .properties(title="With many multipliers, order decides", width=290, height=240)
+    .properties(title="With many multipliers, order decides", width=262, height=230)
 )
 chart
 
@@ -370,7 +370,7 @@ chart = (
         tooltip=["layer:N", "distance:Q", alt.Tooltip("norm:Q", title="gradient norm", format=".1e")],
     )
     .add_params(gate)
-    .properties(title="Attention's gradient does not fade", width=290, height=240)
+    .properties(title="Attention's gradient does not fade", width=262, height=230)
 )
 chart
 
@@ -471,8 +471,8 @@ for distance in (10, 50, 100):
 # state must come from memory again for every step. That is what separated the two LSTM lines on one core.
 #
 # **It is the tanh that makes the chain.** A recurrence without one, $h_t = a_t h_{t-1} + x_t$, can be computed in about
-# $\log_2 n$ steps (exercise 2). The recurrent networks that came back after 2020, state-space models among them, are of
-# this kind: they gave up the nonlinearity between states, and with it the constraint.
+# $\log_2 n$ steps (exercise 2). Most of the recurrent networks that came back after 2020, state-space models among them,
+# are of this kind: they gave up the nonlinearity between states, and with it the constraint.
 #
 # ## What we now know
 #

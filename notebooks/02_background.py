@@ -20,9 +20,9 @@ transformer.check_version("0.1")
 # %% [markdown]
 # ## The ancestor
 #
-# The first translation models with neural networks squeezed the source sentence into one vector. Bahdanau, Cho and Bengio
-# (2014) kept all states of their recurrent encoder, one *annotation* $h_j$ per word, and let the decoder choose. Before
-# it writes word $i$, its state $s_{i-1}$ is compared with every annotation:
+# Sutskever and others (2014) squeezed the source sentence into one vector, the last state of a recurrent network. Bahdanau,
+# Cho and Bengio (2014) kept all states of the encoder, one *annotation* $h_j$ per word, and let the decoder choose.
+# Before it writes word $i$, its state $s_{i-1}$ is compared with every annotation:
 #
 # $$e_{ij} = v \cdot \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \mathrm{softmax}_j(e_{ij}), \qquad c_i = \sum_j \alpha_{ij} h_j$$
 
@@ -332,8 +332,8 @@ def layers_needed(distance: int, kernel: int, gap: Callable[[int], int]) -> int:
 
 NETWORKS = {
     "ConvS2S": lambda layer: 1,
-    "ByteNet, as published": lambda layer: 2 ** (layer % 5),
-    "ByteNet, gaps double": lambda layer: 2**layer,
+    "ByteNet, published": lambda layer: 2 ** (layer % 5),
+    "ByteNet, doubling": lambda layer: 2**layer,
 }
 print("distance" + "".join(f"{name:>24}" for name in NETWORKS) + "   self-attention")
 for distance in (10, 50, 100, 1000):
@@ -342,7 +342,7 @@ for distance in (10, 50, 100, 1000):
     assert counts[0] == math.ceil(distance / 2) and counts[2] == math.ceil(math.log2(distance / 2 + 1))
 
 cycle = [2 ** (layer % 5) for layer in range(10)]
-assert layers_needed(positions_seen(conv_stack(3, cycle)) - 1, 3, NETWORKS["ByteNet, as published"]) == 10
+assert layers_needed(positions_seen(conv_stack(3, cycle)) - 1, 3, NETWORKS["ByteNet, published"]) == 10
 
 # %% tags=["hide-input"]
 DISTANCES = sorted({round(2 ** (i / 3)) for i in range(31)})
@@ -359,14 +359,14 @@ rows += [
 ]
 COLOURS = {
     "ConvS2S": "#D55E00",
-    "ByteNet, as published": "#E69F00",
-    "ByteNet, gaps double": "#009E73",
+    "ByteNet, published": "#E69F00",
+    "ByteNet, doubling": "#009E73",
     "self-attention": "#0072B2",
 }
-kernel = alt.param(name="width", value=3, bind=alt.binding_range(min=3, max=9, step=2, name="kernel width k "))
+kernel = alt.param(name="kernel_width", value=3, bind=alt.binding_range(min=3, max=9, step=2, name="kernel width k "))
 chart = (
     alt.Chart(alt.Data(values=rows))
-    .transform_filter("datum.kernel == width")
+    .transform_filter("datum.kernel == kernel_width")
     .mark_line(strokeWidth=2.5, interpolate="step-before")
     .encode(
         x=alt.X("distance:Q", title="distance of two positions", scale=alt.Scale(type="log", base=2, domain=[1, 1024])),
@@ -380,7 +380,7 @@ chart = (
         tooltip=["network:N", "distance:Q", "layers:Q"],
     )
     .add_params(kernel)
-    .properties(title="Linear, logarithmic, constant", width=290, height=250)
+    .properties(title="Linear, logarithmic, constant", width=265, height=240)
 )
 chart
 
