@@ -1,5 +1,6 @@
 """The ledger of claims: complete, exact, and every check it names is there and can fail."""
 
+import ast
 import itertools
 import re
 from collections import Counter
@@ -25,7 +26,15 @@ from ledger_of_claims import (
 )
 from torch import nn
 
-from transformer import MultiHeadAttention, Transformer, TransformerConfig, embedded_corpus, load_toy_translator
+from transformer import (
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    embedded_corpus,
+    linearize,
+    load_toy_translator,
+    read_trees,
+)
 
 CLAIMS, PAPER = read_claims(ROOT), read_paper(ROOT)
 QUOTES, TABLES = PAPER
@@ -257,6 +266,25 @@ def test_sentences_are_shorter_than_vectors_are_wide() -> None:
     pairs = [pair for split in ("train", "long") for pair in itertools.islice(embedded_corpus(split), 1000)]
     lengths = [len(translator.tokenizer.encode(text)) for pair in pairs for text in (pair.source, pair.target)]
     assert 10 < sum(lengths) / len(lengths) < max(lengths) < translator.model.config.d_model
+
+
+def test_a_tree_in_writing_is_longer_than_its_sentence() -> None:
+    (tree,) = read_trees(
+        [
+            "(S (NP (DT The) (JJ old) (NN dog)) (VP (VBD saw) (NP (DT a) (NN cat))"
+            " (PP (IN in) (NP (DT the) (NN house)))) (. .))"
+        ]
+    )
+    assert len(linearize(tree)) > 2 * len(tree.words())
+
+
+def test_the_recorded_parser_searches_as_the_papers() -> None:
+    program = ast.parse((ROOT / "book/experiments/parsing.py").read_text(encoding="utf-8"))
+    assigned = {ast.unparse(node.targets[0]): node.value for node in program.body if isinstance(node, ast.Assign)}
+    assert ast.literal_eval(assigned["SETTINGS"])["beam"] == {"beam_size": 21, "alpha": 0.3}
+    (names,) = [names for names in assigned if "EXTRA" in names]
+    numbers = dict(zip(re.findall(r"\w+", names), ast.literal_eval(assigned[names]), strict=True))
+    assert numbers["EXTRA"] == 300
 
 
 def scores(column: str) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
