@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 7 Conclusion
 #
-# The paper ends with what it has shown and with four hopes. Each hope has been taken up since. This page says what came of it, with
-# sources, and tries the limits that the paper did not claim to have solved: cost that grows with $n^2$, sentences longer than those
+# The paper ends with what it has shown, with three hopes, and with its code. Each hope has been taken up since. This page says what
+# came of it, with sources, and tries the limits that the paper did not claim to have solved: cost that grows with $n^2$, sentences longer than those
 # in training, and weights that look like explanations.
 
 # %%
@@ -29,7 +29,7 @@ transformer.check_version("0.1")
 #
 # Two claims and a restriction: "for translation tasks". That it would hold far beyond them is not in the paper.
 #
-# ## Four hopes
+# ## Three hopes, and the code
 #
 # > We plan to extend the Transformer to problems involving input and output modalities other than text and to investigate local,
 # > restricted attention mechanisms to efficiently handle large inputs and outputs such as images, audio and video.
@@ -44,7 +44,7 @@ transformer.check_version("0.1")
 # >
 # > — Section 7
 #
-# | hope | what came of it |
+# | said | what came of it |
 # |---|---|
 # | other modalities | Images within a year, by some of the same authors (Parmar et al. [2018](https://arxiv.org/abs/1802.05751)), and speech (Dong et al. 2018). Cut into patches, an image is a sentence for a nearly unchanged encoder (Dosovitskiy et al. [2021](https://arxiv.org/abs/2010.11929)); video followed (Arnab et al. [2021](https://arxiv.org/abs/2103.15691)). |
 # | local, restricted attention | Neighborhoods in images (Parmar et al. 2018), strides and blocks (Child et al. [2019](https://arxiv.org/abs/1904.10509)), windows with a few global tokens (Beltagy et al. [2020](https://arxiv.org/abs/2004.05150)). *Exact* attention got cheaper, too: computed in tiles, it need not store its weights (Dao et al. [2022](https://arxiv.org/abs/2205.14135)). The count of operations stays at $n^2$. |
@@ -75,10 +75,9 @@ masks = {
     "decoder-only": causal_mask(N),
     "encoder–decoder": causal_mask(N) | (torch.arange(N) < SOURCE),  # the source is seen from everywhere
 }
-for family, mask in masks.items():
-    print(family)
-    for row in mask.int().tolist():
-        print("  ", *("■" if seen else "·" for seen in row))
+print(*(f"{family:18}" for family in masks))
+for rows in zip(*(mask.tolist() for mask in masks.values()), strict=True):
+    print(*(f"{' '.join('■' if seen else '·' for seen in row):18}" for row in rows))
 
 
 # %% [markdown]
@@ -95,6 +94,7 @@ def make_stack(n_layers: int, width: int = 32) -> list[EncoderLayer]:
     return [EncoderLayer(attention, network, width).eval() for attention, network in parts]
 
 
+# %%
 @torch.inference_mode()
 def influence(layers: list[EncoderLayer], mask: torch.Tensor) -> torch.Tensor:
     """How far the output at i moves when the input at j changes, shape (n, n)."""
@@ -107,6 +107,7 @@ def influence(layers: list[EncoderLayer], mask: torch.Tensor) -> torch.Tensor:
     return (inputs[:n] - inputs[n]).norm(dim=-1).T  # (n, n)
 
 
+# %%
 measured = {family: influence(make_stack(1), mask) for family, mask in masks.items()}
 for family, mask in masks.items():
     assert torch.equal(measured[family] > 1e-5, mask)
@@ -243,7 +244,7 @@ chart = (
         ],
     )
     .add_params(radius)
-    .properties(width=300, height=230, title="A window holds the cost of a token constant")
+    .properties(width=250, height=230, title="With a window, a token's cost is constant")
 )
 chart
 
