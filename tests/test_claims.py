@@ -219,6 +219,41 @@ def test_the_page_has_every_claim_and_its_links_lead_somewhere() -> None:
 
 
 @pytest.mark.book
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_filter_filters_and_without_scripts_everything_shows() -> None:
+    import test_pages
+    from playwright.sync_api import sync_playwright
+
+    path = test_pages.browser_path()
+    if path is None:
+        pytest.skip("needs Chromium, as tests/test_pages.py says")
+    address = (need_site() / "book" / "claims.html").as_uri()
+    counts = Counter(claim["status"] for claim in CLAIMS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=test_pages.FLAGS)
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.goto(address, wait_until="domcontentloaded")
+        assert page.locator("table.claims tbody tr:visible").count() == len(CLAIMS)
+        assert page.locator(".claims-filter").count() == 0
+
+        page = browser.new_page(viewport={"width": 360, "height": 780})
+        page.goto(address, wait_until="domcontentloaded")
+        rows, told = page.get_by_role("table").last.locator("tbody tr:visible"), page.get_by_role("status")
+        assert told.inner_text() == f"{len(CLAIMS)} of {len(CLAIMS)} claims"
+        page.get_by_label("Status").focus()
+        page.keyboard.type("repro")  # as a keyboard chooses from a list
+        assert told.inner_text().startswith(f"{counts['reproduced in part']} of ")
+        assert rows.count() == counts["reproduced in part"]
+        page.get_by_label("Section").select_option("3.5")
+        page.get_by_label("Text").fill("GEOMETRIC")
+        assert rows.count() == 0
+        page.get_by_label("Status").select_option("all")
+        assert rows.count() == 1 and "geometric progression" in rows.inner_text()
+        browser.close()
+
+
+@pytest.mark.book
 def test_numbers_in_the_ledger_are_computed_or_the_papers() -> None:
     import test_numbers
 
