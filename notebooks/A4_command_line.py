@@ -10,6 +10,7 @@
 # %%
 import contextlib
 import io
+import shlex
 import subprocess
 
 import transformer
@@ -50,6 +51,7 @@ from transformer.runs import CONFIGURATIONS, average_run, make_configuration, tr
 from transformer.scoring import Score, bleu, chrf, paper_bleu
 from transformer.training import Stopped, TrainingConfig, train
 from transformer.translator import Translator, load_toy_translator
+from transformer.visualization import attention_page, look_at
 
 # %% [markdown]
 # ## Commands and their help
@@ -78,6 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_average(commands)
     _add_translate(commands)
     _add_evaluate(commands)
+    _add_attention(commands)
     _add_demo(commands)
     return parser
 
@@ -503,6 +506,51 @@ def _add_evaluate(commands: Any) -> None:
 
 
 # %% [markdown]
+# ## `transformer attention`
+#
+# The charts of [Attention Visualizations](08_attention_visualizations.py), for a model and a sentence of one's own.
+
+
+# %%
+#| export
+def _attention(options: argparse.Namespace) -> int:
+    """Write a page that shows where each head looks.
+
+    Reads one sentence, translates it greedily unless --target has a translation,
+    and draws the weights of every layer and head: encoder self-attention, decoder
+    self-attention, and encoder-decoder attention. The page is one file and opens
+    without a network.
+
+    Examples:
+      transformer attention "The dog sees the old house."
+      transformer attention runs/base "The dog sleeps." --out dog.html
+      transformer attention runs/base "A dog sleeps." --target "Ein Hund schläft."
+    """
+    out = Path(options.out)
+    if not options.model and Path(options.sentence).is_dir():
+        options.usage(f"{options.sentence} is a folder; give the sentence, too")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"{out} cannot be written; give --out a file, in a folder that exists")
+    seen = look_at(_load(options), options.sentence, options.target)
+    write_atomically(out, attention_page(seen, options.sentence).encode("utf-8"))
+    layers, heads = seen.cross.shape[:2]
+    print(f"{out}: {len(seen.source)} source tokens, {len(seen.written)} target tokens, {layers} layers, {heads} heads")
+    return 0
+
+
+# %%
+#| export
+def _add_attention(commands: Any) -> None:
+    option = _add(commands, _attention)
+    shown = "the model that ships with the book"
+    option("model", "a run that has ended, or a folder with a trained model", nargs="?", shown=shown, metavar="RUN")
+    option("sentence", "a source sentence, in quotation marks")
+    option("--target", "its translation", shown="the model's own", metavar="TEXT")
+    option("--out", "the page", "attention.html", metavar="FILE")
+    option("--device", **_DEVICE)
+
+
+# %% [markdown]
 # ## `transformer demo`
 #
 # The copy task of [Section 5.2](05_2_hardware_and_schedule.py), at a size that two cores finish in under a minute. As in
@@ -582,7 +630,7 @@ for split, n in (("train", 1000), ("dev", 50), ("test", 50)):
 def run(line: str) -> int:
     """A command, run in this process; @ stands for the folder, in what goes in and what comes out."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = main(line.replace("@", str(folder)).split())
+        code = main(shlex.split(line.replace("@", str(folder))))
     print((out.getvalue() + err.getvalue()).replace(str(folder), "@"), end="")
     return code
 
@@ -638,6 +686,17 @@ assert done.returncode == 0 and len(done.stdout.splitlines()) == 3
 # nothing.
 
 # %% [markdown]
+# ## See it: where the heads look
+
+# %%
+assert run('attention "The animal did not cross the street because it was too tired." --out @/page.html --device cpu') == 0
+page = (folder / "page.html").read_text(encoding="utf-8")
+assert page.startswith("<!DOCTYPE html>") and page.count('class="chart"') == 3 and " src=" not in page.partition("<script>")[0]
+
+# %% [markdown]
+# Open the page in a browser, with or without a network. Every script that it needs is in it.
+
+# %% [markdown]
 # ## Many devices
 #
 # `torchrun` starts the same command once for each device. The batch is shared out, so an update has as many tokens as
@@ -672,6 +731,7 @@ wrong = [
     "train --run @/run --resume --seed 1",
     "train --data @/data --run @/run2 --config @/my.json",
     "prepare --train @/train.en @/short.de --out @/data2",
+    'attention @/run "" --out @/page.html',
 ]
 for line in wrong:
     assert run(line) == 1
@@ -690,6 +750,7 @@ assert json.loads(shown.getvalue()) == json.loads(told.read_text())["configurati
 # ## What we now know
 #
 # * Five commands lead from text to a score: prepare, train, average, translate, evaluate.
+# * `attention` shows where the heads of any trained model look, as a page that needs no network.
 # * A stopped run goes on with `--resume`; a run's own description is a configuration that makes it again.
 # * The output of `translate` has one line per line of input, whatever the input.
 # * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage; 130 or 143 if a signal stopped it.

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 
 import pytest
 import torch
+from bs4 import BeautifulSoup
 
 import transformer
 from transformer import Tokenizer, Transformer, TransformerConfig, Translator, embedded_corpus
@@ -67,7 +69,7 @@ def parse(capsys, *arguments):
     return caught.value.code, out, err
 
 
-COMMANDS = ("prepare", "train", "average", "translate", "evaluate", "demo")
+COMMANDS = ("prepare", "train", "average", "translate", "evaluate", "attention", "demo")
 
 
 def test_help_for_all(capsys):
@@ -86,7 +88,7 @@ def test_help_teaches(capsys, name):
     text = " ".join(text.split())
     (commands,) = (action for action in make_parser()._actions if isinstance(action.choices, dict))
     for action in commands.choices[name]._actions:
-        assert action.help and action.option_strings[0] in text
+        assert action.help and (action.option_strings or [action.metavar or action.dest])[0] in text
         if action.default not in (None, False, argparse.SUPPRESS) and not isinstance(action.default, list):
             assert f"(default: {action.default})" in text, action.option_strings
 
@@ -98,7 +100,7 @@ def test_every_example_is_one(capsys):
         examples = [line.strip() for line in text.partition("examples:\n")[2].splitlines()]
         assert len(examples) >= 2
         for example in examples:
-            words = re.split(r" [<>#] ?", example.partition("transformer ")[2])[0].split()
+            words = shlex.split(re.split(r" [<>#] ?", example.partition("transformer ")[2])[0])
             assert make_parser().parse_args(words).command == name
 
 
@@ -137,6 +139,9 @@ def test_version(capsys):
         (["train", "--dropout", "much", "--show"], "invalid float value: 'much'"),
         (["average"], "the following arguments are required: --run"),
         (["evaluate"], "give either --data, or --source and --reference"),
+        (["attention"], "the following arguments are required: sentence"),
+        (["attention", "."], ". is a folder; give the sentence, too"),
+        (["attention", "x", "y", "z"], "unrecognized arguments: z"),
         (["evaluate", "--source", "x"], "give either --data, or --source and --reference"),
         (["evaluate", "--data", "x", "--source", "x", "--reference", "x"], "give either --data, or --source"),
     ],
@@ -304,6 +309,69 @@ def test_interrupted(started):
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=60)
     assert err == b"transformer translate: interrupted\n" and started.returncode == 130
+
+
+# ---- attention ----
+
+
+@pytest.fixture
+def attend(folder, tmp_path, capsys):
+    """`transformer attention` in this process: arguments in; exit code, page, output and messages back."""
+
+    def attend(*arguments, model=folder, out=tmp_path / "page.html"):
+        code = main(["attention", str(model), *arguments, "--out", str(out), "--device", "cpu"])
+        page = out.read_text(encoding="utf-8") if out.is_file() else None
+        return code, page, *capsys.readouterr()
+
+    return attend
+
+
+def test_a_page_of_attention(attend, folder, tmp_path):
+    """It is that of the model in the folder, for the sentence, and the model's own translation or the given one."""
+    translator = Translator.from_pretrained(folder, "cpu")
+    for options, target in (([], None), (["--target", "Der Hund schläft."], "Der Hund schläft.")):
+        code, page, out, err = attend("The dog sees the house.", *options)
+        seen = transformer.look_at(translator, "The dog sees the house.", target)
+        tables = [table.select("tr > :first-child") for table in BeautifulSoup(page, "html.parser").select("table")]
+        rows = [[cell.get_text() for cell in table[1:]] for table in tables]
+        assert (code, err) == (0, "") and rows == [seen.source, seen.read, seen.written]
+        about = f"{len(seen.source)} source tokens, {len(seen.written)} target tokens, 1 layers, 2 heads"
+        assert out == f"{tmp_path / 'page.html'}: {about}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_attention_of_the_shipped_model(tmp_path, capsys):
+    assert main(["attention", "The dog sleeps.", "--out", str(tmp_path / "page.html"), "--device", "cpu"]) == 0
+    assert ", 2 layers, 4 heads" in capsys.readouterr().out
+    assert "<h1>The dog sleeps.</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "said"),
+    [
+        (["The dog."], {"model": "no/such/folder"}, "no/such/folder has no tokenizer.model; give a folder"),
+        ([""], {}, "the source is empty; give a sentence"),
+        (["The \udcff dog."], {}, "lone surrogate"),
+        (["The dog."], {"out": "no/such/page.html"}, "no/such/page.html cannot be written; give --out a file"),
+        (["The dog."], {"out": "."}, " cannot be written; give --out a file"),
+    ],
+)
+def test_no_page_but_a_sentence(attend, tmp_path, arguments, changes, said):
+    old = tmp_path / "page.html"
+    old.write_text("an older page", encoding="utf-8")
+    changes = {name: tmp_path / value if name == "out" else value for name, value in changes.items()}
+    code, _, out, err = attend(*arguments, **changes)
+    assert code == 1 and not out and len(err.splitlines()) == 1
+    assert err.startswith("transformer attention: ") and said in err
+    assert list(tmp_path.iterdir()) == [old] and old.read_text(encoding="utf-8") == "an older page"
+
+
+@pytest.mark.parametrize("missing", ["altair", "vl_convert"])
+def test_attention_names_the_library_it_lacks(attend, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)  # importing it fails
+    code, page, out, err = attend("The dog.")
+    assert (code, page, out) == (1, None, "") and len(err.splitlines()) == 1
+    assert "needs altair and vl-convert-python" in err and "pip install altair vl-convert-python" in err
 
 
 # ---- demo ----

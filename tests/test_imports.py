@@ -45,7 +45,7 @@ AROUND = ["numpy_reference", "gpt", "exercises", "modern"]
 PLUMBING = ["lexicon", "corpus", "downloads", "preparation", "checkpoints", "runs", "cli"]
 
 AT_IMPORT = {"torch", "numpy", "safetensors", "tqdm"} | set(sys.stdlib_module_names)
-LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "yaml", "sacremoses", "altair", "matplotlib"}
+LATE = AT_IMPORT | {"sentencepiece", "sacrebleu", "yaml", "sacremoses", "altair", "matplotlib", "vl_convert"}
 
 SPINE = ["attention", "multi_head", "masks", "feed_forward", "embeddings", "positional_encoding", "layers", "model"]
 PACKAGE = Path(__file__).resolve().parents[1] / "transformer"

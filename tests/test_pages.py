@@ -128,6 +128,15 @@ def browser_path() -> str | None:
     return os.environ.get("CHROME") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
+def need_browser() -> str:
+    """Where Chromium is; without it the test is skipped, or fails where it must not be."""
+    path = browser_path()
+    if path is None:
+        why = "needs Chromium: install it (Debian, Ubuntu: apt install chromium) or set CHROME to a Chrome or Chromium"
+        (pytest.fail if os.environ.get("TRANSFORMER_REQUIRE_BROWSER") == "1" else pytest.skip)(why)
+    return path
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -186,10 +195,7 @@ def visit(page: Page, base: str, name: str) -> Visit:
 @pytest.fixture(scope="module")
 def look() -> Iterator[Callable[[str], Visit]]:
     """A function that visits a page of the site once and remembers what it saw."""
-    path = browser_path()
-    if path is None:
-        why = "needs Chromium: install it (Debian, Ubuntu: apt install chromium) or set CHROME to a Chrome or Chromium"
-        (pytest.fail if os.environ.get("TRANSFORMER_REQUIRE_BROWSER") == "1" else pytest.skip)(why)
+    path = need_browser()
     site: Path = need_site()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

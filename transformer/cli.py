@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 1e6bdf83bfec7206
+# sha256 of what follows: 87fe3778da518cb9
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -33,6 +33,7 @@ from transformer.runs import CONFIGURATIONS, average_run, make_configuration, tr
 from transformer.scoring import Score, bleu, chrf, paper_bleu
 from transformer.training import Stopped, TrainingConfig, train
 from transformer.translator import Translator, load_toy_translator
+from transformer.visualization import attention_page, look_at
 
 __all__ = ["make_parser", "main"]
 
@@ -55,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_average(commands)
     _add_translate(commands)
     _add_evaluate(commands)
+    _add_attention(commands)
     _add_demo(commands)
     return parser
 
@@ -399,6 +401,41 @@ def _add_evaluate(commands: Any) -> None:
     option("--save", "write the translations into a file", metavar="FILE")
     option("--json", "print one JSON object", action="store_true")
     _add_search(option)
+
+
+def _attention(options: argparse.Namespace) -> int:
+    """Write a page that shows where each head looks.
+
+    Reads one sentence, translates it greedily unless --target has a translation,
+    and draws the weights of every layer and head: encoder self-attention, decoder
+    self-attention, and encoder-decoder attention. The page is one file and opens
+    without a network.
+
+    Examples:
+      transformer attention "The dog sees the old house."
+      transformer attention runs/base "The dog sleeps." --out dog.html
+      transformer attention runs/base "A dog sleeps." --target "Ein Hund schläft."
+    """
+    out = Path(options.out)
+    if not options.model and Path(options.sentence).is_dir():
+        options.usage(f"{options.sentence} is a folder; give the sentence, too")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"{out} cannot be written; give --out a file, in a folder that exists")
+    seen = look_at(_load(options), options.sentence, options.target)
+    write_atomically(out, attention_page(seen, options.sentence).encode("utf-8"))
+    layers, heads = seen.cross.shape[:2]
+    print(f"{out}: {len(seen.source)} source tokens, {len(seen.written)} target tokens, {layers} layers, {heads} heads")
+    return 0
+
+
+def _add_attention(commands: Any) -> None:
+    option = _add(commands, _attention)
+    shown = "the model that ships with the book"
+    option("model", "a run that has ended, or a folder with a trained model", nargs="?", shown=shown, metavar="RUN")
+    option("sentence", "a source sentence, in quotation marks")
+    option("--target", "its translation", shown="the model's own", metavar="TEXT")
+    option("--out", "the page", "attention.html", metavar="FILE")
+    option("--device", **_DEVICE)
 
 
 def _demo(options: argparse.Namespace) -> int:
