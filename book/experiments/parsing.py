@@ -93,7 +93,8 @@ class Codec:
         """The tree that these target ids mean.
 
         Words that were left out or made up are found by comparing with the sentence, so that the words behind them stay
-        in their phrases.
+        in their phrases. The tree is cleaned like those of the treebank: a model that goes in circles opens the same
+        phrase again and again.
         """
         tokens: list[str] = []
         for i in ids:
@@ -108,7 +109,8 @@ class Codec:
         fit = fitting(written, words)
         fitted = chain.from_iterable([token] if token[0] in "()" else next(fit) for token in tokens)
         found = parse_linearized(list(fitted), words)
-        return found._replace(repaired=found.repaired or written != list(words))
+        tree = clean_tree(found.tree) or found.tree
+        return Parsed(tree, found.repaired or written != list(words) or tree != found.tree, found.flat)
 
 
 def fitting(written: Sequence[str], words: Sequence[str]) -> Iterator[list[str]]:
@@ -227,6 +229,7 @@ def run(
     return {
         "counts": {split: len(trees) for split, trees in craft.items()} | {"trained on": len(known), "gum": len(gum)},
         "parameters": count_parameters(network),
+        "training_minutes": round(sum(r.seconds for r in records) / 60, 1),
         "curve": [{key: asdict(r)[key] for key in ("step", "perplexity", "target_tokens", "scores")} for r in records],
         "test, greedy": by_length(test, parses, max_words),
         "test, greedy, by length": f1_by_length(test, parses),
