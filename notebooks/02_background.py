@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import transformer
 
 transformer.check_version("0.1")
+torch.set_num_threads(1)  # the tensors are tiny: a second thread would only wait
 
 # %% [markdown]
 # ## The ancestor
