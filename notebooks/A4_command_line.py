@@ -687,14 +687,14 @@ assert done.returncode == 0 and len(done.stdout.splitlines()) == 3
 
 # %% [markdown]
 # ## See it: where the heads look
-
-# %%
-assert run('attention "The animal did not cross the street because it was too tired." --out @/page.html --device cpu') == 0
-page = (folder / "page.html").read_text(encoding="utf-8")
-assert page.startswith("<!DOCTYPE html>") and page.count('class="chart"') == 3 and " src=" not in page.partition("<script>")[0]
-
-# %% [markdown]
-# Open the page in a browser, with or without a network. Every script that it needs is in it.
+#
+# ```sh
+# transformer attention run "The animal did not cross the street because it was too tired." --out page.html
+# ```
+#
+# Open the page in a browser, with or without a network: every script that it needs is in it. Without `run`, the model is
+# the one that ships with the book. What such a picture shows, and what it does not, is the matter of
+# [Attention Visualizations](08_attention_visualizations.py), which also makes a page and looks into it.
 
 # %% [markdown]
 # ## Many devices
