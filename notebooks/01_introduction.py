@@ -250,10 +250,15 @@ chart
 # every point of the LSTM is the *same amount of work*. With one multiplier its line is flat. With many it rises: a batch of
 # many short sequences gives each step enough to do, a batch of few long ones does not.
 #
-# It takes millions of multipliers, or very few sequences, before the order alone hurts in this count. A real machine feels
-# it earlier, because it also fetches what it multiplies.
+# In this count the order hurts only a machine that has more multipliers than a step has multiply–adds: $4d^2$ for one
+# sequence, $4d^2$ times the batch for several. A real machine feels it earlier, because it also fetches what it multiplies.
 
 # %%
+step = 4 * D**2  # multiply–adds of a step, for one sequence
+enough, plenty = ticks("LSTM", 1024, 1, step), ticks("LSTM", 1024, 1, 1000 * step)
+print(f"LSTM, one sequence of 1024: P = 4d² {enough:,} ticks, a thousand times as many multipliers {plenty:,}\n")
+assert enough == 8 * 1024 * D**2 / step and plenty > enough / 2  # none idle; hardly any busy
+
 print("LSTM, 16,384 tokens   n = 16       n = 4096")
 for power in (0, 4, 6, 8):
     few, many = (ticks("LSTM", n, TOKENS // n, 10**power) for n in (16, 4096))
