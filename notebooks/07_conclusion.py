@@ -244,7 +244,7 @@ chart = (
         ],
     )
     .add_params(radius)
-    .properties(width=250, height=230, title="With a window, a token's cost is constant")
+    .properties(width=250, height=230, title="A window keeps the cost constant")
 )
 chart
 
