@@ -821,18 +821,18 @@ chart.properties(title="The small phrases are right; what goes wrong is how they
 #
 # | Parser | Training | WSJ 23 F1 |
 # |---|---|---|
-# | Vinyals & Kaiser el al. (2014) [37] | WSJ only, discriminative | 88.3 |
-# | Petrov et al. (2006) [29] | WSJ only, discriminative | 90.4 |
-# | Zhu et al. (2013) [40] | WSJ only, discriminative | 90.4 |
-# | Dyer et al. (2016) [8] | WSJ only, discriminative | 91.7 |
+# | Vinyals & Kaiser el al. (2014) | WSJ only, discriminative | 88.3 |
+# | Petrov et al. (2006) | WSJ only, discriminative | 90.4 |
+# | Zhu et al. (2013) | WSJ only, discriminative | 90.4 |
+# | Dyer et al. (2016) | WSJ only, discriminative | 91.7 |
 # | Transformer (4 layers) | WSJ only, discriminative | 91.3 |
-# | Zhu et al. (2013) [40] | semi-supervised | 91.3 |
-# | Huang & Harper (2009) [14] | semi-supervised | 91.3 |
-# | McClosky et al. (2006) [26] | semi-supervised | 92.1 |
-# | Vinyals & Kaiser el al. (2014) [37] | semi-supervised | 92.1 |
+# | Zhu et al. (2013) | semi-supervised | 91.3 |
+# | Huang & Harper (2009) | semi-supervised | 91.3 |
+# | McClosky et al. (2006) | semi-supervised | 92.1 |
+# | Vinyals & Kaiser el al. (2014) | semi-supervised | 92.1 |
 # | Transformer (4 layers) | semi-supervised | 92.7 |
-# | Luong et al. (2015) [23] | multi-task | 93.0 |
-# | Dyer et al. (2016) [8] | generative | 93.3 |
+# | Luong et al. (2015) | multi-task | 93.0 |
+# | Dyer et al. (2016) | generative | 93.3 |
 #
 # > Our results in Table 4 show that despite the lack of task-specific tuning our model performs surprisingly well,
 # > yielding better results than all previously reported models with the exception of the Recurrent Neural Network
@@ -871,7 +871,7 @@ else:
     most, counts = f"up to {arguments['max_words']} words", made["counts"]
     print(f"{counts['trained on']:,} of {counts['train']:,} training trees, those of {most};")
     print(f"{made['parameters']:,} parameters, {arguments['training']['steps']:,} updates,", end=" ")
-    print(f"{run['cpu_seconds'] / 60:.0f} minutes of one core, with all measurements\n")
+    print(f"{made['training_minutes']:.0f} minutes of training on one core\n")
     print(f"{'':30}{'precision':>9} {'recall':>6} {'F1':>6} {'exact':>6}  mended")
     for name in ("greedy", "right-branching", "majority"):
         for part, words in (("all", f"all {counts['test']:,}"), ("short", most)):
@@ -886,7 +886,7 @@ else:
 # %% [markdown]
 # "Exact" and "mended" are percent of the sentences. An output is mended if its words are not the sentence's own or its
 # brackets do not fit. The same model on three hundred test sentences with the paper's beam of 21, and on another kind
-# of text: the articles of GUM (Georgetown University, CC BY), whose trees a program made.
+# of text: the articles of GUM (Georgetown University, annotation CC BY 4.0), whose trees a program made.
 
 # %%
 if made:
@@ -894,8 +894,9 @@ if made:
         row = made[name].get("all", made[name])
         print(f"{name:21} {row['sentences']:3} sentences, F1 {row['f1']:.1f}")
     print(f"no phrase at all in {made['test, greedy']['all']['flat']} of {made['counts']['test']:,} outputs\n")
-    for example in made["examples"][:2]:
-        print("right ", example["gold"], "\nparsed", example["parsed"], "\n")
+    for example in made["examples"]:
+        right, parsed = (re.sub(r"\(\S+ ([^()]+)\)", r"\1", example[key]) for key in ("gold", "parsed"))  # no tags
+        print(f"right  {right}\nparsed {parsed}\n" if right != parsed else f"both   {right}\n")
 
 # %% tags=["hide-input"]
 chart = None
@@ -961,16 +962,21 @@ print(f"both count F1 {ours.f1:.1f} on {len(sample)} trees")
 # - The main claim of Section 6.3 holds at our size as well: nothing of the model was changed for the task.
 # - Recorded: on hand-parsed articles the same recipe is more than 20 F1 ahead of the better baseline, after about an
 #   hour on one core. It is far from the paper's scores, which took another size of model and another treebank.
-# - Long sentences are where it fails: a model that counts its way through a sentence gets lost.
+# - It fails where sentences are longer than those of its training.
 #
 # ## Exercises
 #
-# 1. Predict, then run: precision, recall and F1 of the flat tree `(S …all words…)` on the test set above. Which is highest, and why? (Solved below.)
-# 2. What does `bracket_scores` say to a parser that writes every phrase twice? To one that names every phrase `NP`? (Solved below.)
-# 3. Write `XX` in place of the words in `target`, with two vocabularies and `tie_embeddings=False`, and train again. What happens to F1, and to the number of mended outputs?
+# 1. Predict, then run: precision, recall and F1 of the flat tree `(S …all words…)` on the test set above. Which is
+#    highest, and why? (Solved below.)
+# 2. What does `bracket_scores` say to a parser that writes every phrase twice? To one that names every phrase `NP`?
+#    (Solved below.)
+# 3. Write `XX` in place of the words in `target`, with two vocabularies and `tie_embeddings=False`, and train again.
+#    What happens to F1, and to the number of mended outputs?
 # 4. Let the parser write each word's tag before the word, and measure how many are right. Does F1 gain or lose?
-# 5. The words of an output are counted off here. Match them with the sentence's words instead (`difflib` can), and see what it is worth.
-# 6. A day's project: at each step allow only tokens that keep the output a tree over the sentence's words, so that nothing has to be mended. Where in `beam_search` does that belong?
+# 5. The words of an output are counted off here. Match them with the sentence's words instead (`difflib` can), and see
+#    what it is worth.
+# 6. A day's project: at each step allow only tokens that keep the output a tree over the sentence's words, so that
+#    nothing has to be mended. Where in `beam_search` does that belong?
 
 # %% tags=["hide-cell"]
 flat = [Tree("S", tuple(some.leaves())) for some in test]
