@@ -480,7 +480,7 @@ def test_a_page_draws_without_a_network(chromium: Browser, page: str, tmp_path: 
     tab.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.set_viewport_size(DESK)
-    tab.goto((tmp_path / "page.html").as_uri())
+    tab.goto((tmp_path / "page.html").as_uri(), timeout=180_000)  # drawing takes a second, but not on a busy machine
     assert tab.evaluate(SETTLED) == 0
     assert asked == [(tmp_path / "page.html").as_uri()] and not complaints
     assert tab.locator("div.chart svg.marks").count() == 3
@@ -498,7 +498,7 @@ def test_a_page_draws_without_a_network(chromium: Browser, page: str, tmp_path: 
     context.close()
     context = chromium.new_context(offline=True, bypass_csp=True)  # the checker itself is a script from outside
     tab = context.new_page()
-    tab.goto((tmp_path / "page.html").as_uri())
+    tab.goto((tmp_path / "page.html").as_uri(), timeout=180_000)
     tab.evaluate(SETTLED)
     tab.evaluate(AXE_SCRIPT)
     assert not tab.evaluate(AXE, True)
