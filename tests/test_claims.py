@@ -1,6 +1,7 @@
 """The ledger of claims: complete, exact, and every check it names is there and can fail."""
 
 import ast
+import functools
 import itertools
 import re
 from collections import Counter
@@ -53,7 +54,7 @@ each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=BY_ID)
 def test_a_claim_has_what_its_status_needs(claim: dict) -> None:
     assert set(claim) <= FIELDS
     assert claim["status"] in STATUSES and claim["kind"] in KINDS
-    assert claim["claim"].endswith(".") and re.fullmatch(r"[\w.]+(-[\w.]+)*", claim["id"])
+    assert claim["claim"].endswith(".") and re.fullmatch(r"[a-z0-9.]+(-[a-z0-9.]+)*", claim["id"])
     assert ("quote" in claim and "words" in claim) != ("cells" in claim)
     where, reason = claim.get("where", ""), claim.get("reason", "")
     if claim["status"] == "checked here":
@@ -195,6 +196,7 @@ def test_an_unknown_claim_is_told(capsys: pytest.CaptureFixture) -> None:
 def test_the_page_has_every_claim_and_its_links_lead_somewhere() -> None:
     from bs4 import BeautifulSoup
 
+    @functools.cache
     def page(name: str) -> BeautifulSoup:
         return BeautifulSoup((need_site() / name).read_text(encoding="utf-8"), "html.parser")
 
@@ -205,12 +207,11 @@ def test_the_page_has_every_claim_and_its_links_lead_somewhere() -> None:
     summary = {row.select_one(".status").get_text(): int(row.select("td")[1].get_text())
                for row in soup.select("table:not(.claims) tbody tr")}  # fmt: skip
     assert summary == counts
-    pages = {}
     for row, claim in zip(rows, CLAIMS, strict=True):
         assert row.select_one(f"#claim-{claim['id'].replace('.', '-')}"), claim["id"]
         if claim.get("where", "").startswith("notebooks/"):
             name, _, anchor = row.select("td")[3].a["href"].removeprefix("../").partition("#")
-            goal = pages.setdefault(name, page(name)).find(id=anchor)
+            goal = page(name).find(id=anchor)
             assert goal, f"{claim['id']}: {name} has no #{anchor}"
             heading = goal.find(re.compile("h[1-6]")) if goal.name == "section" else goal
             wanted = re.sub(r"\W|\$[^$]*\$", "", find_section(ROOT, claim["where"])[1].titles[-1])
