@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1 Introduction
 #
-# The introduction makes one argument. Recurrent networks read a sequence one position after the other, so more hardware
-# does not make them faster on a long one; attention connects any two positions at once. This chapter measures both halves:
-# what the order costs, and how far a gradient reaches.
+# The introduction makes one argument. Recurrent networks read a sequence one position after the other, so beyond a point
+# more hardware does not make them faster on a long one; attention connects any two positions at once. This chapter measures
+# both halves: what the order costs, and how far a gradient reaches.
 
 # %%
 import math
@@ -61,8 +61,8 @@ torch.testing.assert_close(states, rnn(x[None])[0][0])
 # %% [markdown]
 # ### Check it: the longest chain
 #
-# How many matrix products *must* wait for each other? PyTorch records what each result was computed from, to find
-# gradients later. The longest path through that record is the answer, and it depends on no machine.
+# How many matrix products of a layer, as it is written, *must* wait for each other? PyTorch records what each result was
+# computed from, to find gradients later. The longest path through that record is the answer, and it depends on no machine.
 
 
 # %%
@@ -114,8 +114,8 @@ for n in (10, 50, 100, 1000):
 #   multiplications; only nothing waits for anything. It is of no use, except to tell the two causes apart;
 # - a self-attention layer over one sequence of $n$ positions.
 #
-# One thread, so that the result does not depend on what else the machine is doing with its cores. Each time is the
-# shortest of four.
+# One thread, and the time that the processor spent on it, so that other programs disturb little. Each time is the shortest
+# of four.
 
 # %%
 torch.set_num_threads(1)
@@ -130,10 +130,10 @@ LAYERS = {
 
 
 def seconds(layer: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """Time of one forward and one backward pass."""
-    start = time.perf_counter()
+    """Processor time of one forward and one backward pass."""
+    start = time.thread_time()
     layer(x).sum().backward()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 times = {(name, n): math.inf for name in LAYERS for n in LENGTHS}
@@ -177,8 +177,8 @@ chart
 
 # %% [markdown]
 # What to see: measured when this page was built. At the length of a sentence attention is well ahead, on long sequences
-# its $n^2$ catches up. The distance between the two LSTM lines is the price of order alone: each step fetches the weights
-# of the state again to multiply one vector with them, where the other line multiplies all vectors at once.
+# its $n^2$ catches up. The distance between the two LSTM lines is the price of order alone: each step is started anew, and
+# fetches the weights of the state again to multiply one vector with them. The other line multiplies all vectors at once.
 #
 # **What a CPU core shows, and what it does not.** The price is real, but small. One core does one thing at a time anyway;
 # a layer that could do a thousand things at once gains little from it. The paper's argument is about machines with
@@ -331,12 +331,12 @@ assert max(norms[1:]) < 3 * min(norms[1:])  # at whatever distance
 assert reaches["LSTM", 5][100] > 0.1
 
 # %% [markdown]
-# After a hundred steps the first input is gone from an untrained recurrent network: no update can depend on it. The
+# After a hundred steps the first input is gone from these untrained recurrent networks: no update notices it. The
 # self-attention layer treats all distances alike. Two things need saying at once.
 #
-# **This is the start of training, not its end.** An LSTM has gates, and if its forget gates open, the state is carried on
-# almost unchanged. With 5 added to their biases the gradient reaches back a hundred steps without loss, further than
-# attention's in size. Nothing forbids training to find this; it only starts far away from it.
+# **This is the start of training, not its end,** and PyTorch's start is one of many. An LSTM has gates, and if its forget
+# gates open, the state is carried on almost unchanged. With 5 added to their biases the gradient does not fade over a
+# hundred steps, and is larger than attention's. Nothing forbids training to find this; it only starts far away from it.
 #
 # **Attention's gradient is small, too.** It is a share: with nearly equal weights on 101 positions each gets about a
 # hundredth. But it shrinks like $1/n$, not exponentially, and equally for near and far.
@@ -380,7 +380,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Move the slider: the LSTM's line rises with its gates until it is as flat as attention's. A straight line on this scale is
+# Move the slider: the LSTM's line rises with its gates until it falls no more. A line that falls straight on this scale is
 # exponential decay, a factor for every step.
 #
 # ### Check it: what comes of it
@@ -436,9 +436,9 @@ for distance in (10, 50, 100):
     assert of_lstm > 0.9 if distance == 10 else of_lstm < 0.7
 
 # %% [markdown]
-# At a distance of ten both learn it. Beyond, attention needs hardly more updates than before, and the LSTM has not got
-# there. More updates would take it further (exercise 5): the difficulty is one of learning, not of what the network could
-# represent.
+# At a distance of ten both learn it. Beyond, the same number of updates is enough for attention and not for the LSTM. More
+# of them take it further (exercise 5): the difficulty is one of learning, not of what the network could represent.
+# [Section 4](04_why_self_attention.py) has the task for a plain recurrence and for convolutions.
 #
 # ## What the paper proposes
 #
@@ -446,8 +446,8 @@ for distance in (10, 50, 100):
 # >
 # > — Section 1
 #
-# Attention was not new in 2017. It was used on top of recurrent networks, and so gave them short paths, but left the chain
-# of $n$ steps; [Section 2](02_background.py) builds such a model's attention. The new step is to take the recurrence away.
+# Attention was not new in 2017. Nearly always it was used on top of recurrent networks: it gave them short paths, but left
+# the chain of $n$ steps; [Section 2](02_background.py) builds such a model's attention. The new step is to take the recurrence away.
 #
 # > In this work we propose the Transformer, a model architecture eschewing recurrence and instead relying entirely on an
 # > attention mechanism to draw global dependencies between input and output.
@@ -472,8 +472,8 @@ for distance in (10, 50, 100):
 # **Half of an LSTM is parallel.** The products with the inputs do not depend on any state, and libraries compute them
 # for all positions at once; `ticks` above does, too. Only the products with the states form the chain.
 #
-# **An ideal machine fetches nothing.** On a real one a step at a time is worse than our count says: the weights of the
-# state must come from memory again for every step. That is what separated the two LSTM lines on one core.
+# **An ideal machine fetches nothing.** On a real one a step at a time is worse than our count says: every step is started
+# anew, and the weights of the state are fetched again. The two LSTM lines on one core differ by such costs alone.
 #
 # **It is the tanh that makes the chain.** A recurrence without one, $h_t = a_t h_{t-1} + x_t$, can be computed in about
 # $\log_2 n$ steps (exercise 2). Most of the recurrent networks that came back after 2020, state-space models among them,
@@ -482,11 +482,12 @@ for distance in (10, 50, 100):
 # ## What we now know
 #
 # - A recurrent layer over $n$ positions is a chain of $n$ matrix products, a self-attention layer one of 4.
-# - On one core the order costs something, but what decides there is the amount of work: $8nd^2$ against $4nd^2 + 2n^2d$.
+# - On one core the order costs something, and on long sequences attention's $n^2$ costs more: it has $4nd^2 + 2n^2d$
+#   multiply–adds to do against $8nd^2$, as much at $n = 2d$.
 # - On an ideal machine with $10^9$ multipliers a sequence of 1024 takes an LSTM 1025 ticks and attention 4. With a fixed
 #   number of tokens in a batch the LSTM takes the longer the longer its sequences are.
-# - At the start of training a gradient through a hundred recurrent steps is as good as zero. Open forget gates change
-#   that. Attention's is about $2/n$, whatever the distance.
+# - As PyTorch starts them, a gradient through a hundred recurrent steps is as good as zero. Open forget gates change that.
+#   In our attention layer it is about $2/n$, whatever the distance.
 # - In 150 updates one attention layer learns to name the first of 101 symbols; an LSTM with a good start does not.
 #
 # ## Exercises
@@ -494,10 +495,10 @@ for distance in (10, 50, 100):
 # 1. Two recurrent layers on top of each other, over $n$ positions: is the longest chain $2n$? Predict, then run.
 #    (Solved below.)
 # 2. Compute $h_t = a_t h_{t-1} + x_t$ for all $t$ in about $\log_2 n$ steps, each over all positions at once. (Solved below.)
-# 3. Move the two layers of the timing to a GPU, for instance in Colab (and wait for it before you read the clock). Which
-#    of the three lines changes its shape?
+# 3. Move the two layers of the timing to a GPU, for instance in Colab. Take `time.perf_counter`, and wait for the GPU before
+#    you read it. Which of the three lines changes its shape?
 # 4. Which bias lets an LSTM's gradient fall to a half over 100 steps? Estimate it from $\sigma(b)^{100} = \frac{1}{2}$,
-#    then find it with `typical_reach`.
+#    then find it with `typical_reach`. Which ways back does the estimate leave out?
 # 5. How many updates does the LSTM need to name the first of 51 symbols? Try other gates and learning rates, and gradient
 #    clipping.
 # 6. A day: put a bidirectional LSTM in place of the encoder of a tiny Transformer, train both for the same time on the

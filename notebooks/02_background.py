@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 2 Background
 #
-# The Transformer's parts had been around: attention since 2014, self-attention since 2016, and two networks that gave up
+# The Transformer's parts had been around: attention since 2014, self-attention since 2016, and networks that gave up
 # recurrence for convolutions. This section of the paper says what they lacked. The chapter builds the oldest of them in a
 # few lines, measures how the convolutions cope with distance, and makes visible the price that attention pays.
 
@@ -164,7 +164,7 @@ chart
 #
 # Bahdanau's attention is not that: its queries come from the target, its annotations from the source, two sequences. In
 # self-attention one sequence plays all three roles, as in `attention(x, x, x)`. The result has one vector per position, so
-# it can be fed to the next layer. That had been done, but beside a recurrent network.
+# it can be fed to the next layer. That had been done, but nearly always beside a recurrent network.
 #
 # > To the best of our knowledge, however, the Transformer is the first transduction model relying entirely on
 # > self-attention to compute representations of its input and output without using sequence-aligned RNNs or convolution.
@@ -207,7 +207,8 @@ assert [name for name, relates in relating.items() if relates] == ["self-attenti
 assert not any(isinstance(module, (nn.RNNBase, nn.modules.conv._ConvNd)) for module in model.modules())
 
 # %% [markdown]
-# Everything else works on each position alone. Take the attention out, and a Transformer is a dictionary.
+# Everything else works on each position alone. Take the attention out, and each output knows one token and its place, and
+# nothing more.
 #
 # ## Distance
 #
@@ -485,7 +486,7 @@ assert positions_seen(conv_stack(3, [1] * 13)) == 27
 #
 # **More difficult, for whom?** For the claim that distance makes learning difficult the paper cites a study of gradients in
 # recurrent networks (Hochreiter and others, 2001). [Section 1](01_introduction.py) measures those. A path through a few
-# convolutions with residual connections is a gentler one, and the paper does not compare the two.
+# convolutions with residual connections may well be gentler, and the paper does not compare the two.
 #
 # **"First" has a narrow scope.** Parikh and others (2016) had compared two sentences with attention and without any
 # recurrence. Theirs was a classifier; it transduced nothing.
