@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4 Why Self-Attention
 #
-# The paper claims that self-attention beats recurrence and convolution on three counts: fewer operations for sentences,
-# no waiting of one position for another, and the shortest paths between distant positions. All three can be counted,
-# and this chapter counts them on running code. It also finds what the paper's table leaves out.
+# The paper compares self-attention with recurrence and convolution on three counts: how many operations a layer takes,
+# how many of them must wait for each other, and how long the paths between distant positions are. All three can be
+# counted, and this chapter counts them on running code. It also finds what the paper's table leaves out.
 
 # %%
 #| default_exp complexity
@@ -314,7 +314,7 @@ assert 2 * layer_operations("convolutional", 50, 512, k=3) == 3 * layer_operatio
 # ### Check it: the clock
 #
 # Does time follow the count? Each layer runs forward at $d = 128$ on ever longer input, on one sentence alone and on 16
-# at once. It has one thread of the processor, whose own time we take, so that other programs do not disturb. The layers
+# at once. It has one thread of the processor, whose own time we take, so that other programs disturb little. The layers
 # run in turns, and the fastest run of each counts.
 
 
@@ -636,8 +636,8 @@ for kind, network in networks.items():
     assert measured == [maximum_path_length(kind, n, k=k, r=r) for n in (9, 27, 81)]
 
 # %% [markdown]
-# Measured and computed lengths agree, all of them. Where the length is three times as great, a recurrence and plain
-# windows need three times the steps; windows with dilation one layer more, which is what a logarithm means. The table's
+# Measured and computed lengths agree, all of them. Where the sentence is three times as long, a recurrence and
+# plain windows need about three times the steps; windows with dilation one layer more, which is what a logarithm means. The table's
 # $O(log_k(n))$ is the dilated convolution; a stack with contiguous kernels has $O(n/k)$. And the price of the
 # restriction:
 #
@@ -738,7 +738,9 @@ assert learned == {"self-attention": [True, True], "dilated convolutions": [True
 # %% [markdown]
 # All learn to recall across 4 tokens. Across 32 attention does, with a path of 1, and so do four layers of dilated
 # convolutions. The recurrence is left guessing: its gradient passes through 32 steps, each of which shrinks it, and
-# what arrives is next to nothing. (A plain recurrence, that is: the LSTM was invented for this, see the exercises.)
+# what arrives is next to nothing. This is a plain recurrence: the LSTM was invented for this, and
+# [Section 1](01_introduction.py) gives it a like task. Nor does the experiment tell what the length of the path does
+# from what the recurrence does along it.
 
 # %%
 torch.manual_seed(0)
@@ -819,8 +821,8 @@ at_break_even = encoder_layer_costs(base, 3072)
 assert 2 * (at_break_even["scores"] + at_break_even["weighted sums"]) == sum(at_break_even.values())
 
 # %% [markdown]
-# At 100 tokens, the products that compare the tokens with each other are about 3 % of the layer's work, and two thirds
-# are the feed-forward network's. At 4,000 they are more than half. The other chapter on cost,
+# At 100 tokens, the products that grow with $n^2$ are about 3 % of the layer's work, and nearly two thirds are the
+# feed-forward network's. At 4,000 they are more than half. The other chapter on cost,
 # [5.2](05_2b_the_cost_of_training.py), counts whole models, decoder and vocabulary included.
 #
 # ### Check it: the model's own layer, counted by PyTorch
