@@ -202,8 +202,7 @@ class SentenceAttention:
             "decoder": (self.read, self.read),
             "cross": (self.written, self.source),
         }
-        rows, columns = _of_kind(kind, tokens)
-        return getattr(self, kind), rows, columns
+        return getattr(self, kind), *_of_kind(kind, tokens)
 
 
 # %%
