@@ -637,9 +637,9 @@ for kind, network in networks.items():
 
 # %% [markdown]
 # Measured and computed lengths agree, all of them. Where the sentence is three times as long, a recurrence and
-# plain windows need about three times the steps; windows with dilation one layer more, which is what a logarithm means. The table's
-# $O(log_k(n))$ is the dilated convolution; a stack with contiguous kernels has $O(n/k)$. And the price of the
-# restriction:
+# plain windows need about three times the steps; windows with dilation one layer more, which is what a logarithm means.
+# The table's $O(log_k(n))$ is the dilated convolution; a stack with contiguous kernels has $O(n/k)$. And the price of
+# the restriction:
 #
 # > This would increase the maximum path length to $O(n/r)$.
 # >
