@@ -412,7 +412,7 @@ chart
 # %% [markdown]
 # What to see: on long input, attention's time grows with $n^2$ and that of the other three with $n$. The dashed lines
 # mark the length where the counts meet, $n = d$, and the length where the clock saw attention fall behind the
-# recurrence, on your machine or on the one that built this page. With 16 sentences that is not far from $n = d$. With
+# recurrence, on your machine or on the one that built this page. With 16 sentences that is within a factor of 8 of $n = d$. With
 # one sentence attention stays ahead for longer: a step of the recurrence has little work in it, and the next cannot
 # begin before it ends. That is the paper's second desideratum, and no count of operations shows it.
 #
@@ -867,7 +867,7 @@ chart = alt.layer(
     bars.mark_bar().encode(color=alt.condition(special, alt.value("#E69F00"), alt.value("#0072B2"))),
     bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".1%")),
 ).add_params(length, width)
-chart = chart.properties(width=300, height=140, title="Comparing tokens is cheap until n nears 6d")
+chart = chart.properties(width=300, height=140, title="Comparing tokens is cheap far below n = 6d")
 chart
 
 # %% [markdown]

@@ -867,9 +867,9 @@ reversed_pairs = [(source, source[::-1]) for source, _ in copy_task(20_000, seed
 records = train(
     reversing,
     TokenBatches(reversed_pairs, max_tokens=800),
-    TrainingConfig(steps=300, warmup_steps=150, device="cpu"),
+    TrainingConfig(steps=240, warmup_steps=100, log_every=20, device="cpu"),
 )
-assert records[-1].perplexity < 4
+assert records[-1].perplexity < 8 < 25 < records[0].perplexity
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -27,7 +27,7 @@ transformer.check_version("0.1")
 # >
 # > — Section 7
 #
-# Two claims and a restriction: "for translation tasks". That it would hold far beyond them is not in the paper.
+# Two claims and a restriction: "for translation tasks". Faster training on other tasks is not claimed.
 #
 # ## Three hopes, and the code
 #
@@ -55,7 +55,7 @@ transformer.check_version("0.1")
 #
 # ## Three families
 #
-# What the paper did not foresee is that its two halves would live apart. Three families have followed:
+# What the paper did not say is that its two halves would live apart. Three families have followed:
 #
 # | family | a position sees | trained to | examples |
 # |---|---|---|---|
@@ -83,7 +83,7 @@ for rows in zip(*(mask.tolist() for mask in masks.values()), strict=True):
 # %% [markdown]
 # ### Check it: who depends on whom
 #
-# A mask is a promise. The measurement: change the input at one position, and see at which positions the output changes.
+# The measurement: change the input at one position, and see at which positions the output changes.
 
 
 # %%
