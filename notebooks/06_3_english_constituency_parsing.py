@@ -723,10 +723,9 @@ assert results["reserved"]["parser"] < results["test"]["parser"]
 # %% [markdown]
 # ### See it: where it goes wrong
 #
-# Above stands the right tree, below the parser's. A phrase that the other tree lacks has a cross and another colour.
-# Choose a sentence: the first two are parsed without a fault, the others are not, and the last two are reserved ones.
+# To see its mistakes, both trees of a sentence are drawn, and phrases that only one of them has are marked.
 
-# %%
+# %% tags=["hide-input"]
 def drawn(some, other, name, panel):
     """Nodes and edges of a tree: words at the bottom, each phrase above the middle of its words."""
     unmatched, n = brackets(some) - brackets(other), len(some.leaves())
@@ -762,7 +761,11 @@ rows = []
 for name, (right, ours) in chosen.items():
     rows += drawn(right, ours, name, "the right tree") + drawn(ours, right, name, "the parser's tree")
 
-# %%
+# %% [markdown]
+# Above stands the right tree, below the parser's. A phrase that the other tree lacks has a cross and another colour.
+# Choose a sentence: the first two are parsed without a fault, the others are not, and the last two are reserved ones.
+
+# %% tags=["hide-input"]
 names_shown = list(chosen)
 choice = alt.param(name="sentence", value=names_shown[0], bind=alt.binding_select(options=names_shown, name="sentence "))
 top = max(row["y"] for row in rows)
