@@ -1056,7 +1056,7 @@ first = specialists["article → its noun"]
 share = shares["encoder", "object → its verb"].clone()
 share[first] = -1.0
 second = divmod(int(share.argmax()), n_heads)
-attention_lines(examples[2], "encoder", [first, second], "Two heads of the encoder, two tasks")
+attention_lines(examples[2], "encoder", [first, second], "Two heads of the encoder look at different words")
 
 # %% [markdown]
 # Click one head in the legend, then the other. One of them leads from each article to its noun. Choose single words
@@ -1071,8 +1071,9 @@ for layer, head in (first, second):
 assert both[0][first] > 1.5 * both[0][second] and both[1][second] > 1.5 * both[1][first]
 
 # %% [markdown]
-# Each of the two finds its own kind of link more than half again as often as the other one does: different tasks, measured
-# over all sentences and not seen in one.
+# Each of the two finds its own kind of link more than half again as often as the other one does. So they do different
+# things, measured over all sentences and not seen in one. What the second one's task is, this does not tell: by the table
+# of links no head finds an object's verb more often than a fixed distance would.
 
 # %% [markdown]
 # ## Heads switched off
@@ -1249,7 +1250,7 @@ for name, pronoun in zip(("er", "sie", "es"), pronouns, strict=True):
 assert with_all > 0.9 and right[resolver] < with_all - 0.1 and statistics.median(others) > with_all - 0.05
 
 # %% [markdown]
-# Here the picture was right: the head that looks at the noun is the head that the pronoun needs. The control makes the
+# Here the picture was right: the head that looks at the noun is one that the pronoun needs. The control makes the
 # finding: another head switched off does much less. Without its head the model is not lost in every sentence. Part of
 # what it needs comes another way.
 
@@ -1418,7 +1419,7 @@ assert 0 < agreement.max() < 0.8 and most < 0.6
 #   whether heads count from 0 or from 1.
 # * **What a weight means.** Weights say how the values were mixed in one head. Residual connections carry information past
 #   every head, and later layers read mixtures of mixtures.
-# * **Whether the model needs the head.** Michel and others (2019) and Voita and others (2019) asked that first.
+# * **Whether the model needs the head.** Michel and others (2019) and Voita and others (2019) asked that, of bigger models.
 #
 # One question remains for the small model of this book: is a finding the training's or the task's? A model trained from
 # another seed may share the work among its heads in another way. The cells of this chapter choose their heads anew.

@@ -32,6 +32,7 @@ from transformer import (
     Transformer,
     TransformerConfig,
     embedded_corpus,
+    greedy_decode,
     linearize,
     load_toy_translator,
     read_trees,
@@ -312,6 +313,15 @@ def test_a_tree_in_writing_is_longer_than_its_sentence() -> None:
         ]
     )
     assert len(linearize(tree)) > 2 * len(tree.words())
+
+
+def test_generation_runs_the_decoder_once_for_each_token() -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.tiny(vocab_size=50, dropout=0.0)).eval()
+    read: list[int] = []
+    model.decoder.register_forward_pre_hook(lambda module, inputs: read.append(inputs[0].shape[1]))
+    (written,) = greedy_decode(model, torch.tensor([[7, 8, 9, 2]]), max_new_tokens=12)
+    assert len(written) > 1 and read == [1] * min(len(written) + 1, 12)  # the end is a token, too
 
 
 def test_the_recorded_parser_searches_as_the_papers() -> None:
