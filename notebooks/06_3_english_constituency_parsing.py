@@ -862,7 +862,7 @@ chart.properties(title="Most small phrases are right; what goes wrong is how the
 # Annotated Full Text corpus, University of Colorado, [CC BY 3.0](https://github.com/UCDenver-ccp/CRAFT)). A much smaller
 # model than the paper's was trained on its shorter sentences, on one core, with fewer than half as many trees: words cut
 # into pieces of one shared vocabulary, and one token for each bracket. Its first updates see the shortest sentences
-# alone, from which copying is learned sooner. The words of an output are matched with the sentence's own, so that one
+# alone, which is to teach copying sooner. The words of an output are matched with the sentence's own, so that one
 # lost word does not move the rest. The test articles are the corpus's own test set.
 
 # %%
