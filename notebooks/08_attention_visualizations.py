@@ -1247,7 +1247,7 @@ print(f"all heads: {with_all:.0%} right; without the resolving head: {right[reso
 print(f"without another encoder head: {others[0]:.0%} at worst, {statistics.median(others):.0%} in the middle")
 for name, pronoun in zip(("er", "sie", "es"), pronouns, strict=True):
     print(f"{name:3} is right in {(truth == pronoun).sum():3} sentences, chosen in {(without_it == pronoun).sum():3}")
-assert with_all > 0.9 and right[resolver] < with_all - 0.1 and statistics.median(others) > with_all - 0.05
+assert with_all > 0.9 and right[resolver] < with_all - 0.1 and others[0] > with_all - 0.1
 
 # %% [markdown]
 # Here the picture was right: the head that looks at the noun is one that the pronoun needs. The control makes the
