@@ -469,7 +469,8 @@ if rows:
 # %% [markdown]
 # Paired, the loss of a single head shows: it is worse than eight heads with every seed. Four and sixteen heads cannot be told
 # from eight. In this the miniature agrees with the paper, whose rows with 4, 8 and 16 heads lie within 0.3 BLEU. No dropout is
-# better than base with every seed, the opposite of row (D).
+# better than base with every seed, the opposite of row (D). Mind that of nineteen such intervals one is expected to miss 0 by
+# chance alone.
 #
 # ### What an interval of three seeds can see
 
