@@ -236,7 +236,7 @@ chart = (
             scale=alt.Scale(domain=[full, window], range=["#D55E00", "#0072B2"]),
             legend=alt.Legend(orient="top", title=None),
         ),
-        strokeDash=alt.StrokeDash("kind:N", scale=alt.Scale(domain=[full, window], range=[[1, 0], [6, 3]]), legend=None),
+        strokeDash=alt.StrokeDash("kind:N", scale=alt.Scale(domain=[full, window], range=[[1, 0], [6, 3]]), legend=alt.Legend(orient="top", title=None)),
         tooltip=[
             alt.Tooltip("kind:N", title="sees"),
             alt.Tooltip("n:Q", format=","),

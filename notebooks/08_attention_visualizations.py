@@ -202,7 +202,8 @@ class SentenceAttention:
             "decoder": (self.read, self.read),
             "cross": (self.written, self.source),
         }
-        return getattr(self, kind), *_of_kind(kind, tokens)
+        rows, columns = _of_kind(kind, tokens)
+        return getattr(self, kind), rows, columns
 
 
 # %%

@@ -1,5 +1,5 @@
 # Exported from notebooks/08_attention_visualizations.py; edit that file, not this one.
-# sha256 of what follows: 6ac4657619d9a4e0
+# sha256 of what follows: efde908fd240efa7
 """Attention Visualizations."""
 
 import contextlib
@@ -134,7 +134,8 @@ class SentenceAttention:
             "decoder": (self.read, self.read),
             "cross": (self.written, self.source),
         }
-        return getattr(self, kind), *_of_kind(kind, tokens)
+        rows, columns = _of_kind(kind, tokens)
+        return getattr(self, kind), rows, columns
 
 
 _Part = TypeVar("_Part")
