@@ -338,11 +338,11 @@ def score(translator, split, n=1000):
 # %% [markdown]
 # ## See it: the training
 #
-# This page makes the first two thirds of that training: the same sentences, starting weights and order, 1,000 updates for
-# 1,500. What the last third is worth shows when the two models are scored side by side.
+# This page makes nearly the first half of that training: the same sentences, starting weights and order, but 700 updates for
+# 1,500. What the second half is worth shows when the two models are scored side by side.
 
 # %%
-SHIPPED_STEPS, TRAINING = TRAINING.steps, dataclasses.replace(TRAINING, steps=1_000)
+SHIPPED_STEPS, TRAINING = TRAINING.steps, dataclasses.replace(TRAINING, steps=700)
 run = Path(tempfile.mkdtemp())
 model, tokenizer, records = train_toy_translator(run)
 trained = Translator(model, tokenizer)
@@ -358,7 +358,7 @@ chart = (
         y=alt.Y("perplexity:Q", title="perplexity per piece", scale=alt.Scale(type="log")),
         tooltip=["update:Q", alt.Tooltip("perplexity:Q", format=".3f")],
     )
-    .properties(title="Perplexity falls towards 1: the next piece is nearly certain", width=420, height=240)
+    .properties(title="Perplexity falls towards 1", width=420, height=240)
 )
 chart
 
@@ -373,9 +373,9 @@ chart
 # * `long` has sentences longer than any in training.
 #
 # An exact match means every letter: with one wrong ending the whole sentence counts as wrong. The shipped model came from
-# the same cells and has seen half as many sentences again; its weights are rounded to 16 bits. On the first two splits the
-# two agree within 15 points of exact match and within 6 of BLEU, and the shipped one is ahead: its last third of the
-# training mended most of the sentences that were still wrong.
+# the same cells and has seen twice as many sentences; its weights are rounded to 16 bits. On the first two splits the two
+# agree within 25 points of exact match and within 9 of BLEU, and the shipped one is ahead: the second half of its training
+# mended most of the sentences that were still wrong.
 
 # %%
 shipped = transformer.load_toy_translator()
@@ -388,8 +388,8 @@ for split, (scores, _, _) in results.items():
         f"   shipped: exact {scores['exact']:6.1%}, BLEU {scores['bleu']:5.1f}"
     )
 for split in ("test", "compositional"):
-    assert 0 < results[split][0]["exact"] - live[split]["exact"] <= 0.15
-    assert 0 < results[split][0]["bleu"] - live[split]["bleu"] <= 6
+    assert 0 < results[split][0]["exact"] - live[split]["exact"] <= 0.25
+    assert 0 < results[split][0]["bleu"] - live[split]["bleu"] <= 9
     assert 1 - results[split][0]["exact"] < (1 - live[split]["exact"]) / 2
 assert results["test"][0]["exact"] >= 0.95 and results["compositional"][0]["exact"] >= 0.9
 assert results["long"][0]["exact"] < 0.5
