@@ -87,11 +87,14 @@ for rows in zip(*(mask.tolist() for mask in masks.values()), strict=True):
 
 
 # %%
-def make_stack(n_layers: int, width: int = 32) -> list[EncoderLayer]:
+WIDTH = 32
+
+
+def make_stack(n_layers: int) -> list[EncoderLayer]:
     """Untrained encoder layers of the paper's kind, in evaluation mode."""
     torch.manual_seed(0)
-    parts = ((MultiHeadAttention(width, 4), PositionwiseFeedForward(width, 64)) for _ in range(n_layers))
-    return [EncoderLayer(attention, network, width).eval() for attention, network in parts]
+    parts = ((MultiHeadAttention(WIDTH, 4), PositionwiseFeedForward(WIDTH, 64)) for _ in range(n_layers))
+    return [EncoderLayer(attention, network, WIDTH).eval() for attention, network in parts]
 
 
 # %%
@@ -99,7 +102,7 @@ def make_stack(n_layers: int, width: int = 32) -> list[EncoderLayer]:
 def influence(layers: list[EncoderLayer], mask: torch.Tensor) -> torch.Tensor:
     """How far the output at i moves when the input at j changes, shape (n, n)."""
     n = mask.size(0)
-    x = torch.randn(1, n, 32, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(1, n, WIDTH, generator=torch.Generator().manual_seed(1))
     inputs = x.repeat(n + 1, 1, 1)  # (n + 1, n, d_model): copy j has another vector at j, the last copy has none
     inputs[torch.arange(n), torch.arange(n)] += 1 - 2 * x[0].sign()
     for layer in layers:
@@ -203,8 +206,8 @@ assert all(split_cost(n) == (n * pairwise, others) for n in (30, 1_000))  # the 
 
 # %% [markdown]
 # "Local, restricted attention" is a mask once more: a band. If each position sees $r$ to either side, a layer costs $n \cdot (2r+1)$ comparisons,
-# provided that the others are not computed at all. The price is distance. Section 4 says that the path between distant positions grows to
-# $O(n/r)$, and the same measurement shows it: news travels $r$ positions a layer.
+# provided that the others are not computed at all ([our chapter on Section 4](04_why_self_attention.py) has such a layer). The price is distance.
+# Section 4 says that the path between distant positions grows to $O(n/r)$, and the same measurement shows it: news travels $r$ positions a layer.
 
 # %%
 n, r = 24, 2
@@ -308,9 +311,8 @@ assert exact["test"] >= 27 and exact["long"] <= 10 and short >= 20
 #    third, and what can its source positions therefore not know?
 # 2. "Less sequential": let a draft be checked. Give the shipped model a source and its own greedy translation, in *one* pass, and count how many tokens
 #    the pass confirms. Then change one token of the draft. (Solved below.)
-# 3. A band wastes what it forbids as long as it is a mask. Compute only the scores inside the band, and compare with the mask. (Solved below.)
-# 4. Add one global token to the band, which sees all and is seen by all. How many layers does any position now need to hear of any other?
-# 5. A day's project: translate `long` sentences clause by clause, cut at *and*, *but* and *because*. How many become exact? What must the
+# 3. Add one global token to the band, which sees all and is seen by all. How many layers does any position now need to hear of any other?
+# 4. A day's project: translate `long` sentences clause by clause, cut at *and*, *but* and *because*. How many become exact? What must the
 #    cutter know?
 
 # %% tags=["hide-cell"]
@@ -331,13 +333,3 @@ wrong = draft.copy()
 wrong[5] = draft[4]
 print(f"one pass confirms {confirmed(draft)} of {len(draft)} tokens, and {confirmed(wrong)} of the changed draft")
 assert confirmed(draft) == len(draft) and confirmed(wrong) == 5
-
-# %% tags=["hide-cell"]
-# Exercise 3: every query meets a slice of 2r + 1 keys; at the edges some of them are padding, and hidden.
-query, key, value = torch.randn(3, 1, n, 16, generator=torch.Generator().manual_seed(0))  # (1, n, 16) each
-padded = [torch.nn.functional.pad(x, (0, 0, r, r)).unfold(1, 2 * r + 1, 1).mT for x in (key, value)]  # (1, n, 2r + 1, 16)
-inside = torch.nn.functional.pad(torch.ones(n, dtype=torch.bool), (r, r)).unfold(0, 2 * r + 1, 1)  # (n, 2r + 1)
-banded, _ = transformer.scaled_dot_product_attention(query[:, :, None], *padded, inside[:, None])  # (1, n, 1, 16)
-masked, _ = transformer.scaled_dot_product_attention(query, key, value, band)
-print(f"scores computed: {n * (2 * r + 1)} in the band, {n * n} with the mask")
-torch.testing.assert_close(banded[:, :, 0], masked)
