@@ -488,24 +488,25 @@ def sequential_operations(kind: str, n: int) -> int:
 # %% [markdown]
 # ### Check it: the longest chain
 #
-# PyTorch remembers which result was made from which. The longest chain of matrix products in that graph cannot be
-# shortened by any number of processors.
+# PyTorch remembers which result was made from which. The longest chain of matrix products in that record cannot be
+# shortened by any number of processors. It is found as in [Section 1](01_introduction.py), with convolutions among the
+# products.
 
 
 # %%
 def longest_chain(output):
-    """The most matrix products on any path through the graph that made a tensor."""
-    products = ("Mm", "Bmm", "Addmm", "Convolution")
-    chain, waiting = {}, [output.grad_fn]
+    """The most matrix products on any path through the record of how `output` was computed."""
+    length, waiting = {None: 0}, [output.grad_fn]
     while waiting:
         node = waiting[-1]
-        sources = [source for source, _ in node.next_functions if source is not None]
-        unknown = [source for source in sources if source not in chain]
+        parents = [parent for parent, _ in node.next_functions]
+        unknown = [parent for parent in parents if parent not in length]
         waiting += unknown
         if not unknown:
+            product = node.name().startswith(("Mm", "Addmm", "Bmm", "Convolution"))
+            length[node] = max((length[parent] for parent in parents), default=0) + product
             waiting.pop()
-            chain[node] = max((chain[source] for source in sources), default=0) + node.name().startswith(products)
-    return chain[output.grad_fn]
+    return length[output.grad_fn]
 
 
 print(f"{'n':28}", *(f"{n:4}" for n in (8, 32, 128)))
