@@ -230,12 +230,6 @@ for d_k in (16, 32):
 
 
 # %%
-def find(name):
-    places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-    return next((path for place in places if (path := place / "book/results" / name).is_file()), None)
-
-
-# %%
 def interval(values):
     """Mean and half of the 95 % interval, by Student's t with two degrees of freedom for three seeds."""
     assert len(values) == 3
@@ -257,7 +251,8 @@ PAPER = dict(
 
 # %%
 COLUMNS = [("test", "perplexity"), ("test", "bleu"), ("compositional", "perplexity"), ("compositional", "bleu")]
-file = find("variations.json")
+places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
+file = next((path for place in places if (path := place / "book/results/variations.json").is_file()), None)
 rows = {}
 if file is None:
     print("The record is book/results/variations.json in the book's repository. Without it there is nothing to show.")
@@ -344,7 +339,7 @@ chart
 # another measure above. A row whose line touches the band cannot be told from base here.
 
 # %% tags=["hide-input"]
-pairs = []
+chart, pairs = None, []
 if table:
     base_bleu, papers_base = table["base"]["test", "bleu"][0], PAPER["base"][1]
     for (name, columns), (papers_name, (_, papers_bleu)) in zip(table.items(), PAPER.items(), strict=True):
@@ -369,7 +364,7 @@ if table:
             y="here:Q", tooltip=["row:N", "in the paper:N", alt.Tooltip("paper:Q", format="+.1f"), alt.Tooltip("here:Q", format="+.1f")]
         )
     ).properties(width=250, height=250, title="Big: the best in the paper, not here")
-chart if pairs else None
+chart
 
 # %% [markdown]
 # Each point is a row; hover it for its name. Right of the upright line the paper's row beats its base; above the level line ours beats
@@ -478,7 +473,11 @@ if rows:
 if table:
     halves = sorted(half for columns in table.values() for (_, metric), (_, half) in columns.items() if metric == "bleu")
     print(f"half an interval of BLEU: median {statistics.median(halves):.1f}, from {halves[0]:.1f} to {halves[-1]:.1f}")
-    deviations = [half * math.sqrt(3) / 4.303 for half in halves]
+    deviations = [
+        statistics.stdev(result[split]["bleu"] for result in results)
+        for results in rows.values()
+        for split in ("test", "compositional")
+    ]
     print(f"standard deviation of BLEU over seeds: median {statistics.median(deviations):.1f}")
     differences = [abs(bleu - PAPER["base"][1]) for _, bleu in PAPER.values()]
     print(f"differences from base in the paper: median {statistics.median(differences):.1f}, at most {max(differences):.1f}")
