@@ -1272,8 +1272,7 @@ assert with_all > 0.9 and right[resolver] < with_all - 0.1 and others[0] > with_
 @contextlib.contextmanager
 def blinded(kind, layer, head):
     """The same weight for every token a head may look at: its queries are zero inside the block."""
-    stack = translator.model.encoder if kind == "encoder" else translator.model.decoder
-    part = stack.layers[layer].memory_attention if kind == "cross" else stack.layers[layer].self_attention
+    part = _attentions(translator.model)[kind][layer]
     rows = slice(head * part.d_k, (head + 1) * part.d_k)
     before = part.w_q.weight.detach().clone(), part.w_q.bias.detach().clone()
     with torch.no_grad():
