@@ -293,6 +293,8 @@ class Parsed(NamedTuple):
         tree: It holds all the words, in order.
         repaired: Whether the tokens were no tree over these words, and had to be mended.
         flat: Whether they held no phrase at all, so that nothing could be mended.
+
+    Source: not in the paper.
     """
 
     tree: Tree
@@ -475,6 +477,8 @@ def brackets(tree: Tree, counts: Sequence[bool] | None = None) -> Counter[tuple[
 
     Returns:
         How often each phrase occurs.
+
+    Source: not in the paper; the rules are EVALB's.
     """
     before = [0, *accumulate(map(int, counts if counts is not None else [True] * len(tree.leaves())))]
     found: Counter[tuple[str, int, int]] = Counter()
@@ -503,6 +507,8 @@ class BracketScores(NamedTuple):
         recall: Right brackets that were predicted.
         f1: Harmonic mean of the two.
         exact: Sentences with all brackets right and none too many.
+
+    Source: Table 4 for F1.
     """
 
     precision: float
@@ -584,6 +590,8 @@ def right_branching(words: Sequence[str], root: str = "S", inner: str = "NP") ->
 
     Returns:
         The tree; its words have the tag XX.
+
+    Source: not in the paper.
     """
     leaves = [Tree("XX", word=word) for word in words]
     tail = leaves[-1:]
@@ -615,6 +623,9 @@ class MajorityParser:
 
         Returns:
             The most frequent tree of this length; if there is none, that of the nearest length, mended to fit.
+
+        Raises:
+            ValueError: There is no word, or there was no tree to learn from.
         """
         nearest = min(self._shapes, key=lambda length: (abs(length - len(words)), length))
         return parse_linearized(self._shapes[nearest].most_common(1)[0][0], words).tree
