@@ -227,9 +227,7 @@ def test_the_filter_filters_and_without_scripts_everything_shows() -> None:
     import test_pages
     from playwright.sync_api import sync_playwright
 
-    path = test_pages.browser_path()
-    if path is None:
-        pytest.skip("needs Chromium, as tests/test_pages.py says")
+    path = test_pages.need_browser()
     address = (need_site() / "book" / "claims.html").as_uri()
     counts = Counter(claim["status"] for claim in CLAIMS)
     with sync_playwright() as playwright:

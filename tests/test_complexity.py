@@ -79,12 +79,7 @@ def test_the_terms_of_table_1_and_the_papers_remarks():
     assert layer_operations("convolutional", 50, 512, k=3) == 3 * 50 * 512**2
     assert layer_operations("restricted self-attention", 8192, 512, r=64) == 2 * 64 * 8192 * 512
     assert layer_operations("separable convolutional", 50, 512, k=50) == 50 * 50 * 512 + 50 * 512**2
-    for name, power in {
-        "self-attention": 2,
-        "recurrent": 1,
-        "convolutional": 1,
-        "restricted self-attention": 1,
-    }.items():
+    for name, power in POWERS_OF_N.items():
         ratio = layer_operations(name, 200, 64, k=3, r=9) / layer_operations(name, 100, 64, k=3, r=9)
         assert ratio == 2**power, name
 

@@ -35,7 +35,7 @@ def test_the_papers_rows_in_the_papers_order() -> None:
 
 @pytest.mark.parametrize(("variation", "row"), list(zip(PAPERS, PRINTED)), ids=lambda value: getattr(value, "name", ""))
 def test_each_row_is_base_with_what_the_paper_prints(variation: Variation, row: dict[str, Any]) -> None:
-    base = {**values(PAPERS[0])}
+    base = values(PAPERS[0])
     expected = {column: row.get(column, base[column]) for column in base}
     assert values(variation) == expected
     assert variation.config.positions == ("learned" if row["row"] == "E" else "sinusoidal")

@@ -110,9 +110,7 @@ def fill(app, docname, source):
     address = f"https://github.com/{known}/blob/{app.config.book_branch}" if known else ""
 
     counts = Counter(claim["status"] for claim in claims)
-    lines = [
-        f"| [{name}]{{.status .{name.replace(' ', '-')}}} | {counts[name]} | {MEANING[name]} |" for name in STATUSES
-    ]
+    lines = [f"| {label(name)} | {counts[name]} | {MEANING[name]} |" for name in STATUSES]
     values = sum(claim["kind"] == "configuration value" for claim in claims)
     summary = "\n".join(["| Status | Claims | It means |", "|---|---|---|", *lines])
     summary += f"\n\nThere are {len(claims)} claims. {values} of them are values of the configuration."
