@@ -46,6 +46,23 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
+def table_rows(markdown: str) -> list[dict[str, str]]:
+    """Every row of every table of a page, by the heads of its columns."""
+    found: list[dict[str, str]] = []
+    head: list[str] | None = None
+    for line in markdown.splitlines():
+        if not line.startswith("|"):
+            head = None
+            continue
+        row = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        if head is None:
+            head = row
+        elif not set(line) <= set("|- "):
+            assert len(row) == len(head), line
+            found.append(dict(zip(head, row, strict=True)))
+    return found
+
+
 def executed(name: str) -> nbformat.NotebookNode:
     """A notebook as the build ran it, with its outputs."""
     path = EXECUTED / f"{name}.ipynb"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from built import ROOT
+from built import ROOT, table_rows
 
 import transformer
 from transformer import (
@@ -45,10 +45,7 @@ def section(title: str) -> str:
 
 def table(title: str) -> list[dict[str, str]]:
     """The table under a heading, one dictionary a row."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
-    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    assert all(len(row) == len(head) for row in rows), title
-    return [dict(zip(head, row, strict=True)) for row in rows]
+    return table_rows(section(title))
 
 
 def number(text: str) -> Any:

@@ -7,29 +7,13 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from built import ROOT
+from built import ROOT, table_rows
 from torch import nn
 
 import transformer
 
 PAGE = (ROOT / "book" / "notation.md").read_text(encoding="utf-8")
 BRIDGE = PAGE.partition("## The bridge")[2]
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    """Every row of every table, by the heads of its columns."""
-    found, head = [], None
-    for line in text.splitlines():
-        if not line.startswith("|"):
-            head = None
-            continue
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-        if head is None:
-            head = cells
-        elif not set(line) <= set("|- "):
-            assert len(cells) == len(head), line
-            found.append(dict(zip(head, cells, strict=True)))
-    return found
 
 
 def code(cell: str) -> list[str]:
@@ -63,7 +47,7 @@ def torchs_names() -> set[str]:
 
 
 def test_our_names_are_in_their_files() -> None:
-    table = rows(BRIDGE)
+    table = table_rows(BRIDGE)
     assert len(table) == 35
     for row in table:
         here = row["Here, and in which file"]
@@ -74,12 +58,12 @@ def test_our_names_are_in_their_files() -> None:
 
 def test_torchs_names_are_in_its_signatures() -> None:
     known = torchs_names()
-    named = {name for row in rows(BRIDGE) for name in code(row["PyTorch"])}
+    named = {name for row in table_rows(BRIDGE) for name in code(row["PyTorch"])}
     assert len(named) >= 30 and named <= known, named - known
 
 
 def test_every_row_says_something_of_each_code() -> None:
-    for row in rows(BRIDGE):
+    for row in table_rows(BRIDGE):
         for column in ("PyTorch", "tensor2tensor", "fairseq"):
             assert row[column] == "–" or "not to be chosen" in row[column] or code(row[column]), (row["Paper"], column)
 
@@ -87,7 +71,7 @@ def test_every_row_says_something_of_each_code() -> None:
 def test_names_of_the_upper_tables_exist() -> None:
     files = [path.name for path in (ROOT / "transformer").glob("*.py")]
     known = set.union(*map(names_in, files)) | {"weight", "bias"}
-    for row in rows(PAGE.partition("## The bridge")[0]):
+    for row in table_rows(PAGE.partition("## The bridge")[0]):
         for name in re.findall(r"`([\w.]+)", row["Code"]):
             if name not in ("B", "n", "m", "V"):
                 assert set(name.split(".")) <= known, name

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from built import NOTEBOOKS, PROSE, ROOT, cells, without_fences
+from ledger_of_claims import rows_of
 
 PAPER = ROOT / "book" / "paper"
 QUOTES = yaml.safe_load((PAPER / "quotes.yml").read_text(encoding="utf-8"))["quotes"]
@@ -163,11 +164,10 @@ def numbers(text: str) -> set[float]:
     return {float(found.replace(",", "")) for found in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", text)}
 
 
-def rows_of(table: dict) -> list[set[float]]:
+def numbers_of_rows(table: dict) -> list[set[float]]:
     """The numbers of each row of a table of the paper."""
-    rows = table.get("rows", []) + [row for group in table.get("groups", []) for row in group["rows"]]
     found = []
-    for row in rows:
+    for row in rows_of(table):
         values = [value for key, value in row.items() if key != "ref"]
         text = " ".join(str(value).replace("100K", "100000").replace("300K", "300000") for value in values)
         found.append(numbers(text))
@@ -188,7 +188,7 @@ def copied_tables() -> list[tuple[str, int, str]]:
 def test_tables_copied_from_the_paper_have_its_numbers() -> None:
     wrong = []
     for file, number, table in copied_tables():
-        rows = rows_of(TABLES[f"table{number}"])
+        rows = numbers_of_rows(TABLES[f"table{number}"])
         for line in table.splitlines()[2:]:
             text = line.replace("100K", "100000").replace("300K", "300000").replace("×10^", "e")
             if not any(numbers(text) <= row for row in rows):
@@ -198,7 +198,7 @@ def test_tables_copied_from_the_paper_have_its_numbers() -> None:
 
 @pytest.mark.parametrize("number", range(1, 5))
 def test_every_table_has_its_copy(number: int) -> None:
-    rows = rows_of(TABLES[f"table{number}"])
+    rows = numbers_of_rows(TABLES[f"table{number}"])
     copied = [line for _, copied, table in copied_tables() if copied == number for line in table.splitlines()[2:]]
     assert len(copied) >= len(rows), f"Table {number} is nowhere whole: {len(copied)} of {len(rows)} rows"
 
