@@ -197,7 +197,7 @@ chart = (
         tooltip=["model:N", alt.Tooltip("BLEU:Q", format=".2f"), alt.Tooltip("FLOPs:Q", format=".1e")],
     )
     .add_params(language)
-    .properties(width=400, height=260, title="Table 2: both lead for German, big alone for French")
+    .properties(width=255, height=240, title="Better for German; big alone for French")
 )
 chart
 

@@ -403,10 +403,10 @@ rules = alt.Chart(alt.Data(values=marks)).transform_filter(f"datum.batch == {cho
 chart = alt.layer(
     lines,
     rules.mark_rule(color="#7a7f87", strokeDash=[4, 3]).encode(tooltip=["label:N", alt.Tooltip("n:Q", format=".0f")]),
-    rules.transform_filter("datum.label == 'n = d'").mark_text(text="n = d", **words).encode(y=alt.value(252)),
+    rules.transform_filter("datum.label == 'n = d'").mark_text(text="n = d", **words).encode(y=alt.value(232)),
     rules.transform_filter("datum.label != 'n = d'").mark_text(text="measured", **words).encode(y=alt.value(10)),
 ).add_params(chosen)
-chart = chart.properties(width=400, height=260, title="Attention is the fastest on short input and the slowest on long")
+chart = chart.properties(width=250, height=240, title="Attention wins on short input, loses on long")
 chart
 
 # %% [markdown]
@@ -670,7 +670,7 @@ chart = (
         ],
     )
     .add_params(layer_count)
-    .properties(width=300, height=150, title="One layer of attention sees everything")
+    .properties(width=185, height=150, title="One layer of attention sees everything")
 )
 chart
 
@@ -868,7 +868,7 @@ chart = alt.layer(
     bars.mark_bar().encode(color=alt.condition(special, alt.value("#E69F00"), alt.value("#0072B2"))),
     bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".1%")),
 ).add_params(length, width)
-chart = chart.properties(width=300, height=140, title="Comparing tokens is cheap far below n = 6d")
+chart = chart.properties(width=220, height=140, title="Comparing tokens is cheap far below n = 6d")
 chart
 
 # %% [markdown]

@@ -932,7 +932,7 @@ if made:
     )
     numbers = bars.mark_text(dy=-8, color="#7a7f87").encode(text=alt.Text("f1:Q", format=".0f"))
     chart = (bars.mark_bar(color="#0072B2", opacity=0.85) + numbers).properties(
-        width=380, height=200, title="The longer the sentence, the worse the parse"
+        width=265, height=200, title="The longer the sentence, the worse the parse"
     )
 chart
 
