@@ -59,7 +59,7 @@ def tree(text: str) -> Tree:
 @given(trees())
 def test_text_and_back(some):
     assert tree(str(some)) == some
-    assert tree(f"( {some} )") == tree(f"(TOP {some})") == tree(f"(ROOT{some})") == some
+    assert tree(f"( {some} )") == tree(f"(TOP {some})") == tree(f"(ROOT{some})") == tree(f"(S1 {some})") == some
 
 
 @given(st.lists(trees(), max_size=4), st.randoms())
@@ -244,6 +244,8 @@ def test_scores_of_a_tree_with_itself_and_turned_around(some, data):
     [
         # EVALB with COLLINS.prm gives these figures. First: the comma counts for no span.
         ("(S (NP (NN a)) (, ,) (VP (VB b)))", "(S (NP (NN a) (, ,)) (VP (VB b)))", (100, 100, 100)),
+        # and the right tree says what a comma is
+        ("(S (NP (NN a)) (, ,) (VP (VB b)))", "(S (NP (XX a) (XX ,)) (VP (XX b)))", (100, 100, 100)),
         # a phrase of punctuation alone is no phrase
         ("(S (NP (NN a)) (X (. .)))", "(S (NP (NN a)) (. .))", (100, 100, 100)),
         # the same phrase twice counts twice, and a pair can be right once
@@ -270,6 +272,17 @@ def test_brackets_are_counted_over_all_sentences_together():
     gold = [tree("(S (NP (NN a)) (VP (VB b)))"), tree("(NP (NN a))")]
     found = bracket_scores(gold, [tree("(S (NN a) (VB b))"), gold[1]])
     assert found == pytest.approx((100, 50, 200 / 3, 50))
+
+
+@pytest.mark.parametrize("tag", [",", ":", "``", "''", ".", "-LRB-", "$"])
+def test_punctuation_is_five_tags(tag):
+    found = bracket_scores([tree(f"(S (NP (NN a)) ({tag} x))")], [tree(f"(S (NP (NN a) ({tag} x)))")])
+    assert found.f1 == (50 if tag in ("-LRB-", "$") else 100)
+
+
+def test_punctuation_counts_if_asked_to():
+    gold, predicted = [tree("(S (NP (NN a)) (X (. .)))")], [tree("(S (NP (NN a)) (. .))")]
+    assert bracket_scores(gold, predicted, punctuation=True) == pytest.approx((100, 200 / 3, 80, 0))
 
 
 def test_scores_refuse_what_does_not_fit():
@@ -303,3 +316,5 @@ def test_the_majority():
     assert str(majority.parse(["x", "y"])) == "(S (NP (XX x)) (VP (XX y)))"
     assert str(majority.parse(["x"])) == "(NP (XX x))"
     assert str(majority.parse(["x", "y", "z"])) == "(S (NP (XX x)) (VP (XX y)) (XX z))", "the nearest length, mended"
+    far = MajorityParser(map(tree, ["(NP (NN a) (NN b) (NN c))", "(VP (VB a))"]))
+    assert str(far.parse(["x", "y"])) == "(VP (XX x) (XX y))", "of two lengths as near, the shorter"
