@@ -6,7 +6,9 @@ import itertools
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
+import claims
 import negate_claims
 import pytest
 import torch
@@ -150,6 +152,7 @@ def test_headings_are_told_apart(tmp_path: Path) -> None:
     assert [section.anchor for section in sections_of(path)] == ["a-b-", "one", "check", "two", "check-1"]
     spans = [(section.first, section.last) for section in sections_of(path)]
     assert spans == [(0, 3), (0, 1), (0, 1), (1, 3), (2, 3)]
+    assert sections_of(path)[3].titles == ("A `b` $x$", "Two")
     _, section = find_section(tmp_path, "notebooks/a.py > Two > Check")
     assert section_assertions(path, section) == ["f.assert_close( x, 1, )"]
     for where in ("notebooks/a.py > Check", "notebooks/a.py > Three", "notebooks/b.py > One"):
@@ -157,6 +160,8 @@ def test_headings_are_told_apart(tmp_path: Path) -> None:
             find_section(tmp_path, where)
     with pytest.raises(LookupError, match="has no function test_nothing"):
         line_of_test(ROOT, "tests/test_claims.py::test_nothing")
+    with pytest.raises(LookupError, match=r"there is no tests/nothing.py"):
+        line_of_test(ROOT, "tests/nothing.py::test_nothing")
     assert list(assertions("if x:\n    assert y == 1, 'why'\nz.assert_(1)")) == ["assert y == 1, 'why'", "z.assert_(1)"]
 
 
@@ -191,6 +196,89 @@ def test_an_unknown_claim_is_told(capsys: pytest.CaptureFixture) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- on the page
+
+
+LEDGER_OF_FOUR = r"""
+claims:
+- {id: 3.2-heads, quote: s3.2.2-q4, words: 'a &= b', claim: First., kind: mathematics, status: checked here,
+   where: notebooks/a.py > One > Check, asserts: assert x}
+- {id: 5.2-costs, cells: [{table: table2, row: {model: ConvS2S}, values: {bleu_en_de: 25.16, flops_both: 9.6e+18}}],
+   claim: Second., kind: result, status: reproduced in part, where: 'tests/test_a.py::test_b', reason: Why.}
+- {id: 6.2-rows, cells: [{table: table3, row: {row: A, h: 4}, values: {ppl_dev: 5.0}}, {table: table3, row: {row: big},
+   values: {N: 6}}], claim: Third., kind: configuration value, status: checked here,
+   where: notebooks/a.py > One > Check, asserts: assert x == `y` + 1}
+- {id: 4-path, quote: abs-q2, words: based solely, claim: Fourth., kind: history,
+   status: not checkable here, reason: So.}
+"""
+
+
+def test_entries_become_rows_with_links_and_a_count_of_each_status(tmp_path: Path) -> None:
+    paper = tmp_path / "book" / "paper"
+    paper.mkdir(parents=True)
+    for name in ("quotes.yml", "tables.yml"):
+        (paper / name).write_bytes((ROOT / "book" / "paper" / name).read_bytes())
+    (paper / "claims.yml").write_text(LEDGER_OF_FOUR, encoding="utf-8")
+    (tmp_path / "notebooks").mkdir()
+    headings = "# %% [markdown]\n# # A\n# ## One\n# ```text\n# ### Check\n# ```\n# ### Check\n\n# %%\nassert x\n"
+    (tmp_path / "notebooks" / "a.py").write_text(headings, encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text("\n\ndef test_b():\n    assert True\n", encoding="utf-8")
+
+    def filled(repository: str) -> tuple[str, set[str]]:
+        used: set[str] = set()
+        app = SimpleNamespace(
+            srcdir=str(tmp_path),
+            env=SimpleNamespace(note_dependency=lambda path: used.add(Path(path).relative_to(tmp_path).as_posix())),
+            config=SimpleNamespace(book_repository=repository, book_branch="main"),
+        )
+        pages = [f"{claims.SUMMARY} between {claims.LEDGER}"]
+        claims.fill(app, "page", pages)
+        return pages[0], used
+
+    page, used = filled("me/book")
+    assert used == {*(f"book/paper/{name}.yml" for name in ("claims", "quotes", "tables")),
+                    "notebooks/a.py", "tests/test_a.py"}  # fmt: skip
+    summary, _, table = page.partition(" between ")
+    assert re.findall(r"^\| \[(.+)\]\{\.status \.(.+)\} \| (\d) \|", summary, re.MULTILINE) == [
+        (name, name.replace(" ", "-"), str(number)) for name, number in zip(STATUSES, (2, 0, 1, 1), strict=True)
+    ]
+    assert summary.endswith("There are 4 claims. 1 of them are values of the configuration.")
+    rows = [[" ".join(cell.split()) for cell in row.split("\n  - ")] for row in table.rstrip("`\n").split("\n* - ")[1:]]
+    notebook = "[A: Check](../notebooks/a.py#check)"
+    assert rows == [
+        ["Section", "Claim", "Status", "Check"],
+        [
+            "[3.2.2]{#claim-3-2-heads}",
+            "First. [$a = b$]{.paper-words} [mathematics]{.kind}",
+            "[checked here]{.status .checked-here}",
+            f"{notebook} `assert x`",
+        ],
+        [
+            "[6.1]{#claim-5-2-costs}",
+            "Second. [Table 2: ConvS2S: BLEU EN-DE 25.16, FLOPs $9.6 \\cdot 10^{18}$]{.paper-words} [result]{.kind}",
+            "[reproduced in part]{.status .reproduced-in-part}",
+            "[`tests/test_a.py`, `test_b`](https://github.com/me/book/blob/main/tests/test_a.py#L3) Why.",
+        ],
+        [
+            "[6.2]{#claim-6-2-rows}",
+            "Third. [Table 3: (A), $h$ = 4: perplexity 5.00; big: $N$ 6]{.paper-words} [configuration value]{.kind}",
+            "[checked here]{.status .checked-here}",
+            f"{notebook} ``assert x == `y` + 1``",
+        ],
+        [
+            "[Abstract]{#claim-4-path}",
+            "Fourth. [“based solely”]{.paper-words} [history]{.kind}",
+            "[not checkable here]{.status .not-checkable-here}",
+            "So.",
+        ],
+    ]
+    assert "https:" not in filled("")[0], "without a repository there is nothing to link to"
+
+
+def test_a_page_that_is_not_the_ledger_stays_as_it_is() -> None:
+    pages = [claims.SUMMARY]
+    claims.fill(None, "page", pages)
+    assert pages == [claims.SUMMARY]
 
 
 @pytest.mark.book
