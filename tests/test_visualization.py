@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import vl_convert
 from altair.vegalite.v6.display import VEGALITE_VERSION
 from axe_playwright_python.base import AXE_SCRIPT
 from bs4 import BeautifulSoup
@@ -20,6 +21,7 @@ from test_pages import AXE, CONTRAST, CONTROLS, DESK, FLAGS, PHONE, READABLE, SE
 
 from transformer.corpus import SentencePair, embedded_corpus
 from transformer.data import make_batch
+from transformer.model import Transformer, TransformerConfig
 from transformer.multi_head import MultiHeadAttention
 from transformer.translator import Translator, load_toy_translator
 from transformer.visualization import (
@@ -129,11 +131,12 @@ def test_lines_join_the_right_tokens(translator: Translator, pairs: list[Sentenc
     assert [place["token"] for place in left] == row_tokens and [place["row"] for place in left] == [*range(len(left))]
     assert [place["token"] for place in right] == column_tokens
     assert {parameter["name"]: parameter.get("value") for parameter in spec["params"]}["word"] == 2
-    drawn = 0
+    drawn, shifts = 0, set()
     for layer, head in heads:
         own = [line for line in lines if line["head"] == f"layer {layer + 1}, head {head + 1}"]
         shift = {round(line["start"] - line["row"], 3) for line in own}
         assert len(shift) == 1 and abs(*shift) < 0.5
+        shifts |= shift
         drawn += len(own)
         shown = torch.zeros_like(weights[layer, head])
         for line in own:
@@ -142,7 +145,34 @@ def test_lines_join_the_right_tokens(translator: Translator, pairs: list[Sentenc
             shown[line["row"], column] = line["weight"]
         expected = torch.where(weights[layer, head] >= 0.05, weights[layer, head], 0.0)
         torch.testing.assert_close(shown, expected, atol=6e-4, rtol=0)
-    assert drawn == len(lines)
+    assert drawn == len(lines) and len(shifts) == len(heads), "the lines of two heads lie side by side"
+
+
+def test_drawn_lines_lead_from_word_to_word():
+    """In the picture itself: from the left word to the right one, thick if the weight is large, a colour a head."""
+    cross = torch.tensor([[[[0.9, 0.1, 0.0], [0.0, 0.04, 0.96]], [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]]])
+    nothing = torch.zeros(1, 2, 0, 0)
+    seen = SentenceAttention(["s0", "s1", "s2"], ["r0", "r1"], ["w0", "w1"], nothing, nothing, cross)
+    expected = [("w0", "s0", 0.9), ("w0", "s1", 0.1), ("w1", "s2", 0.96), ("w0", "s2", 1.0), ("w1", "s1", 1.0)]
+    for word in (None, 0, 1):
+        spec = attention_lines(seen, "cross", [(0, 0), (0, 1)], "What to see", word).to_dict()
+        picture = BeautifulSoup(vl_convert.vegalite_to_svg(spec), "html.parser")
+        places = {text.string: [*map(float, re.findall(r"[-.\d]+", text["transform"]))] for text in picture("text")}
+        assert "What to see" in places and places["w0"][1] < places["w1"][1] < places["s2"][1] < spec["height"]
+        assert places["w0"][0] < 0 and places["s0"][0] > spec["width"], "words stand outside of the lines"
+        lines, weight_and_width = [], []
+        for line in picture("line"):
+            x, y = map(float, re.findall(r"[-.\d]+", line["transform"]))
+            assert (x, float(line["x2"])) == (0, spec["width"]) and float(line["opacity"]) > 0.5
+            ends = [min(names, key=lambda name: abs(places[name][1] - height - 4))  # letters stand 4 px lower
+                    for names, height in ((seen.written, y), (seen.source, y + float(line["y2"])))]  # fmt: skip
+            weight = float(re.search(r"weight: ([.\d]+)", line["aria-label"])[1])
+            lines.append((*ends, weight))
+            weight_and_width.append((weight, float(line["stroke-width"])))
+        assert lines == [line for line in expected if word is None or line[0] == f"w{word}"]
+        assert sorted(weight_and_width) == sorted(weight_and_width, key=lambda pair: pair[1])
+        assert {line["stroke"] for line in picture("line")} == {"#0072B2", "#E69F00"}
+        assert [param["bind"] for param in spec["params"] if param["name"] == "shown"] == ["legend"]
 
 
 def test_lines_follow_the_menu(translator: Translator):
@@ -342,6 +372,13 @@ def test_a_head_switched_off_is_missing_from_the_sum(translator, attentions, kin
         assert torch.equal(rest[name][place], whole[name][place]) == ((name, place) != (kind, layer))
 
 
+def test_a_head_has_as_many_columns_as_its_values():
+    model = Transformer(TransformerConfig(10, 10, d_model=8, n_heads=2, d_k=2, d_v=5, d_ff=8, n_layers=1))
+    weight = model.encoder.layers[0].self_attention.w_o.weight  # (8, 2 · 5)
+    with without_heads(model, [("encoder", 0, 1)]):
+        assert weight.eq(0).all(dim=0).tolist() == [False] * 5 + [True] * 5
+
+
 def test_heads_come_back_to_the_last_bit(translator: Translator):
     """After the block, after an error in it, after blocks in blocks, and if a head is named twice."""
     before = {name: value.clone() for name, value in translator.model.state_dict().items()}
@@ -430,6 +467,27 @@ def test_the_scripts_of_a_page_are_those_of_its_charts(page: str):
     for spec in specs:
         assert spec["$schema"].rsplit("/v", 1)[1] == f"{VEGALITE_VERSION.removeprefix('v')}.json"
     assert f'"{VEGALITE_VERSION}"' in page
+
+
+def test_charts_and_tables_of_a_page_have_names_and_can_be_scrolled_by_keyboard(page: str):
+    soup = BeautifulSoup(page, "html.parser")
+    names = [heading.get_text() for heading in soup.select("h2")]
+    assert names == ["Encoder self-attention", "Decoder self-attention", "Encoder–decoder attention"]
+    for name, chart, table in zip(names, soup.select(".chart"), soup.select("details"), strict=True):
+        spec = json.loads(chart.script.string)
+        assert spec["description"] == f"{name}: {spec['title']}" and spec["title"] != name
+        assert chart["aria-label"] == name and table.summary.get_text().startswith(f"{name} as a table")
+        assert chart["tabindex"] == table.select_one(".table")["tabindex"] == "0"
+
+
+def test_neither_tokens_nor_libraries_can_end_a_script_of_the_page(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda *_: "const text = '</script><b>'")
+    tokens, weights = ["</script><b>", "<!--"], torch.eye(2).view(1, 1, 2, 2)
+    soup = BeautifulSoup(attention_page(SentenceAttention(*[tokens] * 3, *[weights] * 3), "title"), "html.parser")
+    specs = [json.loads(script.string) for script in soup.select(".chart > script")]
+    assert not soup.select("b") and len(soup.select("table")) == len(specs) == 3
+    for spec in specs:
+        assert [tokens] in [parameter.get("value") for parameter in spec["params"]]
 
 
 def test_the_tables_of_a_page_say_what_the_charts_show(translator: Translator, page: str):
