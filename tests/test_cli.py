@@ -340,6 +340,12 @@ def test_a_page_of_attention(attend, folder, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+def test_attention_to_a_sentence_named_as_a_folder(attend, monkeypatch, tmp_path):
+    (tmp_path / "dog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert attend("dog")[0] == 0
+
+
 def test_attention_of_the_shipped_model(tmp_path, capsys):
     assert main(["attention", "The dog sleeps.", "--out", str(tmp_path / "page.html"), "--device", "cpu"]) == 0
     assert ", 2 layers, 4 heads" in capsys.readouterr().out
