@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 0f3ebc0f826da5d0
+# sha256 of what follows: e655048cecb73b0c
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -121,6 +121,7 @@ __all__ = [
     "attention_lines",
     "without_heads",
     "attention_page",
+    "NumpyTransformer",
     "Preset",
     "PRESETS",
     "Ingredient",
@@ -198,6 +199,10 @@ __all__ = [
     "average_run",
     "make_parser",
     "main",
+    "Verdict",
+    "Exercise",
+    "check",
+    "list_exercises",
     "__version__",
     "check_version",
 ]
@@ -313,6 +318,7 @@ _HOME = {
     "attention_lines": "visualization",
     "without_heads": "visualization",
     "attention_page": "visualization",
+    "NumpyTransformer": "numpy_reference",
     "Preset": "wmt14",
     "PRESETS": "wmt14",
     "Ingredient": "wmt14",
@@ -390,6 +396,10 @@ _HOME = {
     "average_run": "runs",
     "make_parser": "cli",
     "main": "cli",
+    "Verdict": "exercises",
+    "Exercise": "exercises",
+    "check": "exercises",
+    "list_exercises": "exercises",
 }
 _MODULES = (
     "attention",
@@ -402,6 +412,7 @@ _MODULES = (
     "distributed",
     "downloads",
     "embeddings",
+    "exercises",
     "feed_forward",
     "layers",
     "ledger",
@@ -409,7 +420,9 @@ _MODULES = (
     "loss",
     "masks",
     "model",
+    "modern",
     "multi_head",
+    "numpy_reference",
     "parsing",
     "positional_encoding",
     "preparation",
@@ -434,6 +447,7 @@ if TYPE_CHECKING:
     from transformer import distributed as distributed
     from transformer import downloads as downloads
     from transformer import embeddings as embeddings
+    from transformer import exercises as exercises
     from transformer import feed_forward as feed_forward
     from transformer import layers as layers
     from transformer import ledger as ledger
@@ -441,7 +455,9 @@ if TYPE_CHECKING:
     from transformer import loss as loss
     from transformer import masks as masks
     from transformer import model as model
+    from transformer import modern as modern
     from transformer import multi_head as multi_head
+    from transformer import numpy_reference as numpy_reference
     from transformer import parsing as parsing
     from transformer import positional_encoding as positional_encoding
     from transformer import preparation as preparation
@@ -524,6 +540,7 @@ if TYPE_CHECKING:
         unpack,
     )
     from transformer.embeddings import TokenEmbedding
+    from transformer.exercises import Exercise, Verdict, check, list_exercises
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
     from transformer.ledger import (
@@ -563,6 +580,7 @@ if TYPE_CHECKING:
     from transformer.masks import causal_mask, padding_mask
     from transformer.model import DecoderCache, Transformer, TransformerConfig, choose_device, count_parameters
     from transformer.multi_head import KeyValueCache, MultiHeadAttention
+    from transformer.numpy_reference import NumpyTransformer
     from transformer.parsing import (
         PUNCTUATION,
         BracketScores,

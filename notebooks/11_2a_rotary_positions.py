@@ -1,0 +1,135 @@
+# %% [markdown]
+# # 11.2a Rotary Positions
+#
+# The paper adds a position to every embedding. Rotary position embedding (RoPE, Su et al. 2021) adds nothing: it turns
+# each query and each key by an angle that grows with its position, and a score then depends on how far two tokens are
+# apart, whatever their places. The rotation is the one of [Section 3.5](03_5_positional_encoding.py), moved from the
+# embeddings into the attention.
+
+# %%
+#| default_exp modern.rope
+
+# %%
+import transformer
+
+transformer.check_version("0.1")
+
+# %% [markdown]
+# ## The rotation
+
+
+# %%
+#| export
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transformer.multi_head import MultiHeadAttention
+
+
+# %%
+#| export
+def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
+    """Turn each pair of channels (2i, 2i + 1) by the angle position / base^(2i/d).
+
+    Args:
+        x: Queries or keys, shape (…, n, d), floating point, d even.
+        positions: Where they stand, broadcastable to (…, n); any real numbers.
+        base: The slowest pair turns by little more than 1 / base a position.
+
+    Returns:
+        The same shape and dtype; every vector keeps its length.
+
+    Raises:
+        TypeError: x is not of a floating-point type.
+        ValueError: d is odd, base is not positive, or there is not a position for each vector.
+
+    Source: Su et al. (2021), arXiv:2104.09864, Section 3.2.2.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"x is {x.dtype}; give queries or keys of a floating-point type.")
+    n, d = x.shape[-2:]
+    if d % 2 or base <= 0:
+        raise ValueError(f"the vectors are {d} wide and base is {base}; give an even width and a positive base.")
+    if positions.dim() == 0 or positions.size(-1) != n:
+        raise ValueError(f"{n} vectors and positions of shape {tuple(positions.shape)}; give one position for each.")
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # a large angle needs it, MPS has it not
+    exponent = torch.arange(0, d, 2, dtype=wide, device=x.device) / d  # (d / 2)
+    angle = positions.to(wide)[..., None] * base**-exponent  # (…, n, d / 2)
+    kept = torch.promote_types(x.dtype, torch.float32)  # half precision is turned in single precision
+    cos, sin = angle.cos().to(kept), angle.sin().to(kept)
+    even, odd = x[..., 0::2], x[..., 1::2]  # (…, n, d / 2)
+    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)  # (…, n, d / 2, 2)
+    return turned.flatten(-2).to(x.dtype)  # (…, n, d)
+
+
+# %%
+#| export
+class _RotatedQueries(nn.Linear):
+    """W^Q, each head's queries turned as positions 0, 1, … of their row."""
+
+    def __init__(self, d_model: int, n_heads: int, d_k: int, base: float) -> None:
+        super().__init__(d_model, n_heads * d_k)
+        self.n_heads, self.base = n_heads, base
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries = super().forward(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, h, m, d_k)
+        positions = torch.arange(queries.size(-2), device=x.device)
+        return rotate(queries, positions, self.base).transpose(1, 2).flatten(2)  # (B, m, h·d_k)
+
+
+# %%
+#| export
+class RotaryAttention(MultiHeadAttention):
+    """Multi-head self-attention whose scores know how far apart two positions are.
+
+    Keys are kept as they are projected and turned when they are attended to, so a cache needs no positions.
+
+    Args:
+        d_model: Width of the inputs and the output.
+        n_heads: h, the number of heads.
+        base: As in `rotate`.
+        **others: What else the class above takes; of `MultiHeadAttention`: d_k, d_v, attention_dropout.
+
+    Raises:
+        ValueError: d_k is odd, base is not positive, or `MultiHeadAttention` refuses its sizes.
+
+    Source: Su et al. (2021), arXiv:2104.09864.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, base: float = 10000.0, **others: Any) -> None:
+        super().__init__(d_model, n_heads, **others)
+        if self.d_k % 2 or base <= 0:
+            raise ValueError(f"d_k is {self.d_k} and base is {base}; give an even d_k and a positive base.")
+        self.base = base
+        self.w_q = _RotatedQueries(d_model, n_heads, self.d_k, base)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Attend to keys and values that are already projected, and not yet turned.
+
+        The last query stands at the last key. Positions count from the first query, since offsets alone matter.
+
+        Args:
+            query: Shape (B, m, d_model), not yet projected.
+            keys: Shape (B, h, n, d_k), those of positions m − n to m − 1.
+            values: Shape (B, h, n, d_v).
+            mask: As in `MultiHeadAttention.forward`.
+            is_causal: As in `MultiHeadAttention.forward`.
+
+        Returns:
+            Shape (B, m, d_model).
+
+        Raises:
+            ValueError: There are more queries than keys, or the shapes do not fit together.
+        """
+        m, n = query.size(-2), keys.size(-2)
+        if m > n:
+            raise ValueError(
+                f"{m} queries and {n} keys; the queries must be the last of the keys' positions, so use "
+                "RotaryAttention for self-attention alone."
+            )
+        turned = rotate(keys, torch.arange(m - n, m, device=keys.device), self.base)
+        return super().attend(query, turned, values, mask, is_causal)

@@ -1,0 +1,53 @@
+# Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
+# sha256 of what follows: 53abbb07c651c249
+"""The modules of transformer.modern, exported from the chapters of the book.
+
+Names are loaded when they are first asked for, so importing the package is quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "NoPositions",
+    "ModernDecoderLayer",
+    "build_transformer",
+    "rotate",
+    "RotaryAttention",
+    "GroupedQueryAttention",
+]
+
+_HOME = {
+    "NoPositions": "stacks",
+    "ModernDecoderLayer": "stacks",
+    "build_transformer": "stacks",
+    "rotate": "rope",
+    "RotaryAttention": "rope",
+    "GroupedQueryAttention": "grouped_query",
+}
+_MODULES = ("grouped_query", "rope", "stacks")
+
+if TYPE_CHECKING:
+    from transformer.modern import grouped_query as grouped_query
+    from transformer.modern import rope as rope
+    from transformer.modern import stacks as stacks
+    from transformer.modern.grouped_query import GroupedQueryAttention
+    from transformer.modern.rope import RotaryAttention, rotate
+    from transformer.modern.stacks import ModernDecoderLayer, NoPositions, build_transformer
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load a public name, or a module, when it is first asked for (PEP 562)."""
+        if name in _HOME:
+            value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        elif name in _MODULES:
+            value = importlib.import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """List what there is, loaded or not."""
+    return sorted({*globals(), *__all__, *_MODULES})
