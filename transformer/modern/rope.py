@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2a_rotary_positions.py, Section 11.2a; edit that file, not this one.
-# sha256 of what follows: 6a8a4197919e48c9
+# sha256 of what follows: 8aac0e4f981323ef
 """Rotary Positions (Section 11.2a)."""
 
 from typing import Any
@@ -16,8 +16,8 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
     """Turn each pair of channels (2i, 2i + 1) by the angle position / base^(2i/d).
 
     Args:
-        x: Queries or keys, shape (…, n, d), floating point, d even.
-        positions: Where they stand, broadcastable to (…, n); any real numbers.
+        x: Queries or keys, shape (…, d), floating point, d even.
+        positions: Where they stand, any real numbers, broadcastable to (…).
         base: The slowest pair turns by little more than 1 / base a position.
 
     Returns:
@@ -25,25 +25,28 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
 
     Raises:
         TypeError: x is not of a floating-point type.
-        ValueError: d is odd, base is not positive, or there is not a position for each vector.
+        ValueError: d is odd, base is not positive, or the positions do not fit the vectors.
 
     Source: Su et al. (2021), arXiv:2104.09864, Section 3.2.2.
     """
     if not x.is_floating_point():
         raise TypeError(f"x is {x.dtype}; give queries or keys of a floating-point type.")
-    n, d = x.shape[-2:]
+    d, places = x.size(-1), x.shape[:-1]
     if d % 2 or base <= 0:
         raise ValueError(f"the vectors are {d} wide and base is {base}; give an even width and a positive base.")
-    if positions.dim() == 0 or positions.size(-1) != n:
-        raise ValueError(f"{n} vectors and positions of shape {tuple(positions.shape)}; give one position for each.")
+    fit = all(size in (1, wanted) for size, wanted in zip(reversed(positions.shape), reversed(places), strict=False))
+    if positions.dim() > len(places) or not fit:
+        raise ValueError(
+            f"positions {tuple(positions.shape)} do not broadcast to {tuple(places)}; give one for each vector."
+        )
     wide = torch.float32 if x.device.type == "mps" else torch.float64  # a large angle needs it, MPS has it not
     exponent = torch.arange(0, d, 2, dtype=wide, device=x.device) / d  # (d / 2)
-    angle = positions.to(wide)[..., None] * base**-exponent  # (…, n, d / 2)
+    angle = positions.to(wide)[..., None] * base**-exponent  # (…, d / 2)
     kept = torch.promote_types(x.dtype, torch.float32)  # half precision is turned in single precision
     cos, sin = angle.cos().to(kept), angle.sin().to(kept)
-    even, odd = x[..., 0::2], x[..., 1::2]  # (…, n, d / 2)
-    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)  # (…, n, d / 2, 2)
-    return turned.flatten(-2).to(x.dtype)  # (…, n, d)
+    even, odd = x[..., 0::2], x[..., 1::2]  # (…, d / 2)
+    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)  # (…, d / 2, 2)
+    return turned.flatten(-2).to(x.dtype)  # (…, d)
 
 
 class _RotatedQueries(nn.Linear):
@@ -54,9 +57,9 @@ class _RotatedQueries(nn.Linear):
         self.n_heads, self.base = n_heads, base
 
     def forward(self, x: Tensor) -> Tensor:
-        queries = super().forward(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, h, m, d_k)
-        positions = torch.arange(queries.size(-2), device=x.device)
-        return rotate(queries, positions, self.base).transpose(1, 2).flatten(2)  # (B, m, h·d_k)
+        queries = super().forward(x).unflatten(-1, (self.n_heads, -1))  # (B, m, h, d_k)
+        positions = torch.arange(x.size(1), device=x.device)[:, None]  # (m, 1)
+        return rotate(queries, positions, self.base).flatten(2)  # (B, m, h·d_k)
 
 
 class RotaryAttention(MultiHeadAttention):
