@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 53abbb07c651c249
+# sha256 of what follows: 2fb4e86ccb123e2c
 """The modules of transformer.modern, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -12,6 +12,8 @@ __all__ = [
     "NoPositions",
     "ModernDecoderLayer",
     "build_transformer",
+    "RMSNorm",
+    "GatedFeedForward",
     "rotate",
     "RotaryAttention",
     "GroupedQueryAttention",
@@ -21,17 +23,23 @@ _HOME = {
     "NoPositions": "stacks",
     "ModernDecoderLayer": "stacks",
     "build_transformer": "stacks",
+    "RMSNorm": "rms_norm",
+    "GatedFeedForward": "gated_feed_forward",
     "rotate": "rope",
     "RotaryAttention": "rope",
     "GroupedQueryAttention": "grouped_query",
 }
-_MODULES = ("grouped_query", "rope", "stacks")
+_MODULES = ("gated_feed_forward", "grouped_query", "rms_norm", "rope", "stacks")
 
 if TYPE_CHECKING:
+    from transformer.modern import gated_feed_forward as gated_feed_forward
     from transformer.modern import grouped_query as grouped_query
+    from transformer.modern import rms_norm as rms_norm
     from transformer.modern import rope as rope
     from transformer.modern import stacks as stacks
+    from transformer.modern.gated_feed_forward import GatedFeedForward
     from transformer.modern.grouped_query import GroupedQueryAttention
+    from transformer.modern.rms_norm import RMSNorm
     from transformer.modern.rope import RotaryAttention, rotate
     from transformer.modern.stacks import ModernDecoderLayer, NoPositions, build_transformer
 else:

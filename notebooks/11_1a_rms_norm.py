@@ -1,0 +1,59 @@
+# %% [markdown]
+# # 11.1a Root Mean Square Normalization
+#
+# Layer normalization subtracts the mean of a vector and divides by its spread. RMSNorm leaves out the subtraction, and the bias. It divides by the root of the mean square, and that is all.
+
+# %%
+#| default_exp modern.rms_norm
+
+# %%
+import transformer
+
+transformer.check_version("0.1")
+
+# %%
+#| export
+import torch
+from torch import Tensor, nn
+
+
+# %%
+#| export
+class RMSNorm(nn.Module):
+    """Divide every vector by the root of its components' mean square; then scale each component by a learned gain.
+
+    Args:
+        d_model: Width of a vector.
+        eps: Added to the mean square, so that the zero vector stays zero.
+
+    Attributes:
+        weight: The gain, shape (d_model,), one at first.
+
+    Source: Zhang and Sennrich (2019), arXiv:1910.07467, Eq. 4; theirs has no eps, ours is the paper's LayerNorm's here.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize every vector.
+
+        Args:
+            x: Shape (…, d_model), of a floating-point type.
+
+        Returns:
+            Shape (…, d_model), the dtype of x.
+
+        Raises:
+            TypeError: x is not of a floating-point type.
+            ValueError: x is not d_model wide.
+        """
+        if not x.is_floating_point():
+            raise TypeError(f"x is {x.dtype}; give vectors of a floating-point type, not token ids.")
+        if x.size(-1) != self.weight.size(0):
+            raise ValueError(f"x has shape {tuple(x.shape)}; its last size must be d_model={self.weight.size(0)}.")
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares overflow in half precision
+        mean_square = wide.square().mean(-1, keepdim=True)  # (…, 1)
+        return (wide * (mean_square + self.eps).rsqrt()).to(x.dtype) * self.weight.to(x.dtype)
