@@ -1,0 +1,64 @@
+"""The build runs notebooks side by side, keeps what succeeded, and names every one that failed."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import execution
+import pytest
+from jupyter_cache import get_cache
+from sphinx.errors import ExtensionError
+
+GOOD = "# %% [markdown]\n# # Good\n\n# %%\nimport os\nprint(os.environ['OMP_NUM_THREADS'], 6 * 7)\n"
+BAD = "# %% [markdown]\n# # Bad\n\n# %%\n1 / 0\n"
+
+
+def book(folder: Path, **notebooks: str) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """What the extension asks of Sphinx's application and environment."""
+    for name, text in notebooks.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    cache = folder / "cache"
+    config = SimpleNamespace(nb_execution_mode="cache", nb_execution_cache_path=str(cache), nb_execution_timeout=60)
+    env = SimpleNamespace(found_docs={*notebooks, "page"})
+    env.doc2path = lambda name: str(folder / (f"{name}.py" if name in notebooks else f"{name}.md"))
+    return SimpleNamespace(config=config), env
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build's setting of threads must not reach other tests."""
+    for name in execution.THREADS:
+        monkeypatch.setenv(name, "1")
+
+
+@pytest.mark.slow
+def test_good_notebooks_are_kept_and_every_bad_one_is_named(tmp_path: Path) -> None:
+    app, env = book(tmp_path, good=GOOD, bad=BAD, worse=BAD.replace("Bad", "Worse").replace("1 / 0", "missing"))
+    with pytest.raises(ExtensionError) as error:
+        execution.execute(app, env, ["good", "bad", "worse"])
+    told = str(error.value)
+    assert "bad:" in told and "ZeroDivisionError" in told
+    assert "worse:" in told and "NameError" in told
+    assert "good:" not in told
+    cache = get_cache(str(tmp_path / "cache"))
+    assert execution.is_cached(cache, execution.source(env, "good"))
+    assert not execution.is_cached(cache, execution.source(env, "bad"))
+    _, finished = cache.merge_match_into_notebook(execution.source(env, "good"))
+    assert finished.cells[-1].outputs[0].text == "1 42\n"
+
+
+def test_nothing_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def pretend(notebook, folder, **options):
+        ran.append(notebook.cells[0].source)
+        return SimpleNamespace(nb=notebook, err=None, time=1.5)
+
+    monkeypatch.setattr(execution, "single_nb_execution", pretend)
+    app, env = book(tmp_path, one=GOOD.replace("Good", "One"), two=GOOD.replace("Good", "Two").replace("6 * 7", "7"))
+    execution.execute(app, env, ["one", "page"])
+    assert ran == ["# One"]
+    execution.execute(app, env, ["one", "two"])
+    assert ran == ["# One", "# Two"]
+    app.config.nb_execution_mode = "off"
+    execution.execute(app, env, ["one", "two"])
+    assert len(ran) == 2
