@@ -49,11 +49,11 @@ def test_good_notebooks_are_kept_and_every_bad_one_is_named(tmp_path: Path) -> N
 def test_nothing_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def pretend(notebook, folder, **options):
+    async def pretend(notebook, folder, timeout):
         ran.append(notebook.cells[0].source)
-        return SimpleNamespace(nb=notebook, err=None, time=1.5)
+        return 1.5
 
-    monkeypatch.setattr(execution, "single_nb_execution", pretend)
+    monkeypatch.setattr(execution, "run", pretend)
     app, env = book(tmp_path, one=GOOD.replace("Good", "One"), two=GOOD.replace("Good", "Two").replace("6 * 7", "7"))
     execution.execute(app, env, ["one", "page"])
     assert ran == ["# One"]
