@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: e655048cecb73b0c
+# sha256 of what follows: 57eaa1e2cc935e45
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -122,6 +122,10 @@ __all__ = [
     "without_heads",
     "attention_page",
     "NumpyTransformer",
+    "GPTConfig",
+    "GELUFeedForward",
+    "GPT",
+    "convert_gpt2_weights",
     "Preset",
     "PRESETS",
     "Ingredient",
@@ -319,6 +323,10 @@ _HOME = {
     "without_heads": "visualization",
     "attention_page": "visualization",
     "NumpyTransformer": "numpy_reference",
+    "GPTConfig": "gpt",
+    "GELUFeedForward": "gpt",
+    "GPT": "gpt",
+    "convert_gpt2_weights": "gpt",
     "Preset": "wmt14",
     "PRESETS": "wmt14",
     "Ingredient": "wmt14",
@@ -414,6 +422,7 @@ _MODULES = (
     "embeddings",
     "exercises",
     "feed_forward",
+    "gpt",
     "layers",
     "ledger",
     "lexicon",
@@ -449,6 +458,7 @@ if TYPE_CHECKING:
     from transformer import embeddings as embeddings
     from transformer import exercises as exercises
     from transformer import feed_forward as feed_forward
+    from transformer import gpt as gpt
     from transformer import layers as layers
     from transformer import ledger as ledger
     from transformer import lexicon as lexicon
@@ -542,6 +552,7 @@ if TYPE_CHECKING:
     from transformer.embeddings import TokenEmbedding
     from transformer.exercises import Exercise, Verdict, check, list_exercises
     from transformer.feed_forward import PositionwiseFeedForward
+    from transformer.gpt import GPT, GELUFeedForward, GPTConfig, convert_gpt2_weights
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock
     from transformer.ledger import (
         PAPER_TFLOPS,
