@@ -2,10 +2,10 @@
 
     python book/experiments/modern.py
 
-The task, the tokenizer and the scores are those of `variations.py`; the model has two layers and is trained for less long.
-Every row makes equally many updates on the same batches, and starts from the same weights wherever its parts are the paper's. Rows "without
-warm-up" begin with the highest rate of the schedule and stay there until the warm-up would have ended; from then on all
-rates are equal.
+The task, the tokenizer and the scores are those of `variations.py`; the model has two layers and is trained for less
+long. Every row makes equally many updates on the same batches, and starts from the same weights wherever its parts are
+the paper's. Rows "without warm-up" begin with the highest rate of the schedule and stay there until the warm-up would
+have ended; from then on all rates are equal.
 """
 
 import dataclasses
