@@ -4,8 +4,8 @@
 # The paper adds a position to every embedding. Rotary position embedding (RoPE, Su et al.
 # [2021](https://arxiv.org/abs/2104.09864)) adds nothing: it turns each query and each key by an angle that grows with
 # its position, and a score then depends on how far apart two tokens are, wherever they stand. It is the rotation of
-# [Section 3.5](03_5_positional_encoding.py), moved from the embeddings into the attention. This chapter shows that it is,
-# and that a model which has it cannot tell a shifted sentence from the sentence.
+# [Section 3.5](03_5_positional_encoding.py), moved from the embeddings into the attention. This chapter shows that it
+# is, and that a model which has it cannot tell a shifted sentence from the sentence.
 
 # %%
 #| default_exp modern.rope
@@ -31,8 +31,8 @@ transformer.check_version("0.1")
 # >
 # > — Section 3.5
 #
-# What the paper hopes that the model learns, RoPE builds in. The channels of a head are taken in pairs. Pair $i$ of the
-# vector at position $m$ is turned by the angle $m\,\theta_i$:
+# What the paper hopes that the model learns, RoPE builds in. The channels of a head are taken in pairs. Pair $i$ of
+# the vector at position $m$ is turned by the angle $m\,\theta_i$:
 #
 # $$
 # \begin{pmatrix} x'_{2i} \\ x'_{2i+1} \end{pmatrix} =
@@ -94,8 +94,8 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
 # %% [markdown]
 # ## See it
 #
-# The same four numbers at four positions. The first pair turns by one radian a position, the second, at this width, by a
-# hundredth of that. Position 0 is left as it is.
+# The same four numbers at four positions. The first pair turns by one radian a position, the second, at this width,
+# by a hundredth of that. Position 0 is left as it is.
 
 # %%
 same = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64).expand(4, 4)  # (n, d)
@@ -109,10 +109,10 @@ assert torch.equal(turned[0], same[0])
 # %% [markdown]
 # ## Check it: Section 3.5's rotation, moved
 #
-# There, a matrix $R_k$ takes the encoding of any position to the one $k$ further on: $PE_{pos+k} = R_k\,PE_{pos}$. Each
-# pair holds the sine first, so $R_k$ turns the other way round, by $-k$. Nothing else differs: `rotate` by $-k$ is $R_k$. So
-# the paper turns one fixed vector, $(0, 1, 0, 1, \dots)$, and adds the result to the token; RoPE turns the token's own
-# queries and keys.
+# There, a matrix $R_k$ takes the encoding of any position to the one $k$ further on: $PE_{pos+k} = R_k\,PE_{pos}$.
+# Each pair holds the sine first, so $R_k$ turns the other way round, by $-k$. Nothing else differs: `rotate` by $-k$
+# is $R_k$. So the paper turns one fixed vector, $(0, 1, 0, 1, \dots)$, and adds the result to the token; RoPE turns
+# the token's own queries and keys.
 
 # %%
 table = transformer.sinusoids(1000, 64)  # (positions, d), float64
@@ -126,8 +126,8 @@ print("PE(0) begins", table[0, :4].tolist(), "and turned by −pos it is PE(pos)
 # %% [markdown]
 # ## Check it: the score knows the offset alone
 #
-# Turning both vectors by the same angle changes no dot product. So the score of a query at $m$ and a key at $n$ is that
-# of the unturned query and the key turned by $n - m$:
+# Turning both vectors by the same angle changes no dot product. So the score of a query at $m$ and a key at $n$ is
+# that of the unturned query and the key turned by $n - m$:
 #
 # $$ (R_m\,q) \cdot (R_n\,k) = q \cdot (R_{n-m}\,k) $$
 #
@@ -150,9 +150,9 @@ for offset in (-50, 0, 3, 900):
 assert torch.allclose(rotate(q, torch.tensor([123])).norm(dim=-1), q.norm(dim=-1))  # lengths are kept
 
 # %% [markdown]
-# What the score does with the offset is up to the vectors. Below, three keys meet one query. If the key equals the query,
-# the score is highest at offset 0. Turn the key back by five positions beforehand, and the peak lies at five: a head can
-# learn that, since $W^K$ is a matrix and so is the turn. A random key has no clear peak.
+# What the score does with the offset is up to the vectors. Below, three keys meet one query. If the key equals the
+# query, the score is highest at offset 0. Turn the key back by five positions beforehand, and the peak lies at five:
+# a head can learn that, since $W^K$ is a matrix and so is the turn. A random key has no clear peak.
 
 # %% tags=["hide-input"]
 d = 32
@@ -194,15 +194,15 @@ chart = (
 chart
 
 # %% [markdown]
-# Look at the solid and the dashed line: one curve, moved by five. Both fall from their peak, since the pairs
-# turn at different speeds and soon point in different directions. A larger base slows the slow pairs down: choose 500,000 and
+# Look at the solid and the dashed line: one curve, moved by five. Both fall from their peak, since the pairs turn at
+# different speeds and soon point in different directions. A larger base slows the slow pairs down: choose 500,000 and
 # far keys lose less. Models that read long texts are often trained with such a base.
 #
 # ## Two pairings, one rotation
 #
-# Which channels make a pair is a convention, and there are two. The article and this chapter take neighbours,
-# $(2i, 2i+1)$, *interleaved*. GPT-NeoX, and Llama as most libraries load it, take *halves*, $(i, i + d/2)$. The names are seldom told, and
-# code of one kind looks wrong beside the formula of the other.
+# Which channels make a pair is a convention, and there are two. The article and this chapter take neighbours, $(2i,
+# 2i+1)$, *interleaved*. GPT-NeoX, and Llama as most libraries load it, take *halves*, $(i, i + d/2)$. The names are
+# seldom told, and code of one kind looks wrong beside the formula of the other.
 
 
 # %%
@@ -222,18 +222,18 @@ assert torch.allclose(rotate_halves(x[:, order], positions), rotate(x, positions
 assert not torch.allclose(rotate_halves(x, positions), rotate(x, positions), atol=0.1)
 
 # %% [markdown]
-# One is the other with its channels in another order. A dot product does not see an order that query and key share. So a
-# model may use either, if it was trained with it, and changes over by permuting the rows of each head's $W^Q$ and $W^K$. Weights
-# of one kind in code of the other load without an error and attend to the wrong places. The last line shows that the two
-# kinds differ by more than rounding.
+# One is the other with its channels in another order. A dot product does not see an order that query and key share.
+# So a model may use either, if it was trained with it, and changes over by permuting the rows of each head's $W^Q$
+# and $W^K$. Weights of one kind in code of the other load without an error and attend to the wrong places. The last
+# line shows that the two kinds differ by more than rounding.
 #
 # ## In the attention
 #
-# Equation (1) stays. Only its $Q$ and $K$ are turned, after their projections and before their product. Values are not:
-# an output says which tokens were found, not where.
+# Equation (1) stays. Only its $Q$ and $K$ are turned, after their projections and before their product. Values are
+# not: an output says which tokens were found, not where.
 #
-# In our [multi-head attention](03_2_2_multi_head_attention.py), `attend` projects the queries, so the turn goes into the
-# projection.
+# In our [multi-head attention](03_2_2_multi_head_attention.py), `attend` projects the queries, so the turn goes into
+# the projection.
 
 
 # %%
@@ -251,10 +251,10 @@ class _RotatedQueries(nn.Linear):
         return rotate(queries, positions, self.base).flatten(2)  # (B, m, h·d_k)
 
 # %% [markdown]
-# The keys come in projected, perhaps from a cache. Where do they stand? The last query stands at the last key. Since only
-# offsets matter, we may count from wherever we like, and count from the first query: the queries are positions $0$ to
-# $m-1$, and $n$ keys are positions $m-n$ to $m-1$. While a cache grows, the one new query is always at position 0, and the
-# keys move away from it.
+# The keys come in projected, perhaps from a cache. Where do they stand? The last query stands at the last key. Since
+# only offsets matter, we may count from wherever we like, and count from the first query: the queries are positions
+# $0$ to $m-1$, and $n$ keys are positions $m-n$ to $m-1$. While a cache grows, the one new query is always at
+# position 0, and the keys move away from it.
 
 
 # %%
@@ -313,9 +313,9 @@ class RotaryAttention(MultiHeadAttention):
         return super().attend(query, turned, values, mask, is_causal)
 
 # %% [markdown]
-# It costs something: the keys of all earlier positions are turned again at each step of decoding, which takes about as many
-# multiplications as the scores and the weighted sum together. Production code turns each key once, before it is kept, and its
-# cache therefore has to know the position of every key. Ours stays as it was.
+# It costs something: the keys of all earlier positions are turned again at each step of decoding, which takes about
+# as many multiplications as the scores and the weighted sum together. Production code turns each key once, before it
+# is kept, and its cache therefore has to know the position of every key. Ours stays as it was.
 #
 # ### See it: Equation (1), with turned queries and keys
 
@@ -336,9 +336,9 @@ print("parameters:", transformer.count_parameters(attention), "with the rotation
 # %% [markdown]
 # ### Check it: a whole model, shifted
 #
-# [`build_transformer`](11_1_the_block_since_2017.py) puts the attention into encoder and decoder and takes the sinusoids
-# out. We put padding in front of a source sentence, so that its words move to later positions, and hide the padding. The
-# rotary model writes the same logits. The paper's model does not.
+# [`build_transformer`](11_1_the_block_since_2017.py) puts the attention into encoder and decoder and takes the
+# sinusoids out. We put padding in front of a source sentence, so that its words move to later positions, and hide the
+# padding. The rotary model writes the same logits. The paper's model does not.
 
 # %%
 from transformer.modern import build_transformer
@@ -376,8 +376,8 @@ print("the same logits at all", target.size(1), "positions")
 # %% [markdown]
 # ## What it buys: a relative task
 #
-# Section 3.5 trains an encoder layer to name the token *before* each token, on sequences of 16, and then reads 48. Here is
-# that task again, smaller, with sinusoids and with RoPE: the same updates on the same data.
+# Section 3.5 trains an encoder layer to name the token *before* each token, on sequences of 16, and then reads 48.
+# Here is that task again, smaller, with sinusoids and with RoPE: the same updates on the same data.
 
 
 # %%
@@ -417,8 +417,8 @@ trained = {
 curves = {name: accuracy(model, 96) for name, model in trained.items()}
 short = {name: accuracy(model, 16).mean().item() for name, model in trained.items()}
 for name, curve in curves.items():
-    parts = {"17 to 47": curve[16:47], "80 to 95": curve[79:]}
-    print(f"{name:10} sequences of 16: {short[name]:4.0%}", *(f"  positions {at}: {part.mean():4.0%}" for at, part in parts.items()))
+    parts = {"in sequences of 16": short[name], "in longer ones, up to 47": curve[16:47].mean(), "from 80 on": curve[79:].mean()}
+    print(f"{name:10}", *(f"{at}: {'over' if part > 0.9 else 'under'} 90 % right;" for at, part in parts.items()))
 assert short["rotary"] > 0.9 and short["rotary"] - short["sinusoids"] > 0.1
 assert curves["rotary"][16:47].mean() > curves["sinusoids"][16:47].mean() + 0.1
 assert curves["rotary"][79:].mean() < 0.9 * short["rotary"]
@@ -448,40 +448,40 @@ chart = (line + end).properties(width=440, height=220, title="In sequences of 96
 chart
 
 # %% [markdown]
-# The grey line is the end of training. A relative task suits relative scores: RoPE has learned it when the sinusoids have
-# not. But "depends on the offset alone" does not mean "works at any length". In a longer sequence there are more keys, at offsets that
-# no training sequence had, and each of them takes a little of the softmax.
+# The grey line is the end of training. A relative task suits relative scores: RoPE has learned it when the sinusoids
+# have not. But "depends on the offset alone" does not mean "works at any length". In a longer sequence there are more
+# keys, at offsets that no training sequence had, and each of them takes a little of the softmax.
 #
 # ### Before and after, recorded
 #
-# The same exchange in a small translation model, on unseen sentences of the
-# [embedded corpus](A1_the_embedded_corpus.py), with three seeds. Both rows of a seed see the same batches.
+# The same exchange in a small translation model, on unseen sentences of the [embedded
+# corpus](A1_the_embedded_corpus.py), with three seeds. Both rows of a seed see the same batches.
 
 # %% tags=["hide-input"]
 places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
 file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-runs = {}
-if file is None:
+record = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+runs = {"base": [], "RoPE": []}
+for run in record.get("runs", {}).values():
+    runs.setdefault(run["arguments"]["row"], []).append(run["result"])
+recorded = all(len(runs[row]) == 3 for row in ("base", "RoPE"))
+if not recorded:
     print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
 else:
-    record = json.loads(file.read_text(encoding="utf-8"))
     print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}\n")
-    for run in record["runs"].values():
-        runs.setdefault(run["arguments"]["row"], []).append(run["result"])
-    print(f"{'mean of three seeds':26} base     RoPE   difference, 95 % interval")
-    for split, metric, name in (("test", "perplexity", "perplexity"), ("test", "bleu", "BLEU"), ("compositional", "bleu", "BLEU, compositional")):
-        before, after = ([result[split][metric] for result in runs[row]] for row in ("base", "RoPE"))
+    print(f"{'mean of three seeds':20}    base     RoPE   difference, 95 % interval")
+    for metric, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
+        before, after = ([result[metric] for result in runs[row]] for row in ("base", "RoPE"))
         differences = [b - a for a, b in zip(before, after, strict=True)]
         middle, half = statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)  # Student's t
-        seen = "a difference" if abs(middle) > half else "no difference seen"
         print(
-            f"{name:22} {statistics.mean(before):8.2f} {statistics.mean(after):8.2f}   {middle:+.2f}"
-            f" ({middle - half:+.2f} to {middle + half:+.2f}): {seen}"
+            f"{name:20}{statistics.mean(before):8.2f} {statistics.mean(after):8.2f}   {middle:+.2f}"
+            f" ({middle - half:+.2f} to {middle + half:+.2f}): {'a difference' if abs(middle) > half else 'no difference seen'}"
         )
 
 # %% tags=["hide-input"]
 chart = None
-if runs:
+if recorded:
     values = [
         {"updates": number * result["every"], "loss": loss, "row": row, "seed": seed}
         for row in ("base", "RoPE")
@@ -508,48 +508,52 @@ if runs:
 chart
 
 # %% [markdown]
-# Each line is one run, in nats per target token. The table says which differences are larger than three seeds let chance explain;
-# with so few, only large ones can be seen. One small task says little about others, and nothing about long texts.
+# Each line is one run, in nats per target token. The table says which differences are larger than three seeds let
+# chance explain; with so few, only large ones can be seen. One small task says little about others, and nothing about
+# long texts.
 #
 # ## Unsaid by the paper
 #
-# - **The authors came first.** Shaw et al. ([2018](https://arxiv.org/abs/1803.02155)), two of the paper's authors among
-#   them, gave keys and values a learned vector for each offset. That changes the computation: Equation (1) gets a new term. RoPE
-#   reaches keys alone, and needs no parameters.
-# - **Biases instead.** ALiBi (Press et al. [2022](https://arxiv.org/abs/2108.12409)) adds to each score a penalty that grows with the distance, and
-#   turns nothing.
-# - **Not every channel.** GPT-J and GPT-NeoX turn a quarter of each head's channels and leave the others without a position.
-# - **Longer texts.** A model meets offsets it was not trained on. Two common ways out scale the positions down (Chen et al.
-#   [2023](https://arxiv.org/abs/2306.15595)) or raise the base, each with some more training.
-# - **Precision.** At large positions an angle in half precision is noise. `rotate` computes angles in double precision, as Section 3.5
-#   does, and turns in single precision or better.
+# - **The authors came first.** Shaw et al. ([2018](https://arxiv.org/abs/1803.02155)), two of the paper's authors
+#   among them, gave keys and values a learned vector for each offset. That changes the computation: Equation (1) gets
+#   a new term. RoPE reaches keys alone, and needs no parameters.
+# - **Biases instead.** ALiBi (Press et al. [2022](https://arxiv.org/abs/2108.12409)) adds to each score a penalty
+#   that grows with the distance, and turns nothing.
+# - **Not every channel.** GPT-J and GPT-NeoX turn a quarter of each head's channels and leave the others without a
+#   position.
+# - **Longer texts.** A model meets offsets it was not trained on. Two common ways out scale the positions down (Chen
+#   et al. [2023](https://arxiv.org/abs/2306.15595)) or raise the base, each with some more training.
+# - **Precision.** At large positions an angle in half precision is noise. `rotate` computes angles in double
+#   precision, as Section 3.5 does, and turns in single precision or better.
 #
 # ## What we now know
 #
 # - `rotate` by $-k$ is the matrix $R_k$ of Section 3.5: it takes $PE_{pos}$ to $PE_{pos+k}$.
-# - The score of a turned query and key depends on their contents and their offset. Lengths stay, and position 0 is left as it is.
+# - The score of a turned query and key depends on their contents and their offset. Lengths stay, and position 0 is
+#   left as it is.
 # - Interleaved and half pairs differ by a permutation of channels, and must not be mixed.
 # - Equation (1) is untouched; its inputs change. Parameters: none.
-# - A source behind padding gives the same logits as without, which the paper's model does not; decoding with the cache gives those of
-#   one pass.
+# - A source behind padding gives the same logits as without, which the paper's model does not; decoding with the
+#   cache gives those of one pass.
 # - A relative task is learned in fewer updates, and not carried to any length.
 #
 # ## Exercises
 #
-# 1. **Predict, then run.** With `base=1` all pairs turn at the same speed. What does the curve of a key that equals its query look
-#    like?
+# 1. **Predict, then run.** With `base=1` all pairs turn at the same speed. What does the curve of a key that equals
+#    its query look like?
 # 2. **Minutes.** Which order of eight channels takes interleaved pairs to halves? Which takes halves back? Check:
 #    `check("11-pairing", order)`.
-# 3. **Minutes.** Halve all positions. Which offset now has the score that offset 10 had? What does that give a model that was trained on
-#    short texts, and what does it lose?
-# 4. **An hour.** Write a subclass that turns keys in `project`, before they are kept, with an argument for the first position. Show
-#    that its outputs are the same. What must the decoder layer hand on?
-# 5. **A day.** Train the relative task with RoPE on sequences of mixed lengths, and with positions scaled down. Which carries to 96
-#    tokens?
+# 3. **Minutes.** Halve all positions. Which offset now has the score that offset 10 had? What does that give a model
+#    that was trained on short texts, and what does it lose?
+# 4. **An hour.** Write a subclass that turns keys in `project`, before they are kept, with an argument for the first
+#    position. Show that its outputs are the same. What must the decoder layer hand on?
+# 5. **A day.** Train the relative task with RoPE on sequences of mixed lengths, and with positions scaled down. Which
+#    carries to 96 tokens?
 
 # %% [markdown]
 # Solution to exercise 1: a cosine of the offset, with period $2\pi$. All pairs point the same way again every $2\pi$
-# positions, so offsets 0 and 44 are all but equal: 44 is very nearly seven turns. The many speeds are what keeps offsets apart.
+# positions, so offsets 0 and 44 are all but equal: 44 is very nearly seven turns. The many speeds are what keeps
+# offsets apart.
 
 # %% tags=["hide-cell"]
 ones = torch.ones(100, 32, dtype=torch.float64)
@@ -569,8 +573,8 @@ x, positions = torch.randn(10, 8, dtype=torch.float64), torch.arange(10)
 assert torch.allclose(rotate_halves(x[:, order], positions)[:, back], rotate(x, positions))
 
 # %% [markdown]
-# Solution to exercise 3: offset 20. A model trained on 16 positions can read 32 without an offset that it has not met,
-# but neighbours are now half a position apart, which it has not met either.
+# Solution to exercise 3: offset 20. A model trained on 16 positions can read 32 without an offset that it has not
+# met, but neighbours are now half a position apart, which it has not met either.
 
 # %% tags=["hide-cell"]
 torch.manual_seed(0)
