@@ -1,19 +1,69 @@
 # %% [markdown]
 # # 11.1 The Block Since 2017
 #
-# The encoder and decoder layers of 2017 are still there in the models of today; almost every part inside them has been exchanged. This chapter shows how to exchange
-# one part at a time, and begins with the smallest change that mattered: where the normalization stands.
+# The layers of 2017 are still there in the models of today, and nearly every part inside them has been exchanged. This part of the book exchanges one part at a time, on the same
+# model and the same task, and looks at what changes. This chapter has the table of all exchanges, the function that makes them, and the first of them: where the normalization stands.
 
 # %%
 #| default_exp modern.stacks
 
 # %%
+import json
+import math
+import statistics
+from functools import partial
+from pathlib import Path
+
+import altair as alt
+import torch
+import torch.nn.functional as F
+
 import transformer
+from transformer import modern
 
 transformer.check_version("0.1")
 
 # %% [markdown]
-# ## One dial at a time
+# > We employ a residual connection around each of the two sub-layers, followed by layer normalization.
+# >
+# > — Section 3.1
+#
+# ## The paper's parts, today's parts
+#
+# | the paper | models of today | why |
+# |---|---|---|
+# | LayerNorm after the sum (3.1) | before the sub-layer, *pre-norm*: GPT-2, Llama (Touvron et al. [2023a](https://arxiv.org/abs/2302.13971)), Gemma ([2024](https://arxiv.org/abs/2403.08295)) | deep stacks train, and with less warm-up: this chapter |
+# | LayerNorm | RMSNorm: T5 (Raffel et al. 2020, under the name of a simplified LayerNorm), Llama, Gemma | one pass less over the vector, and nothing lost: [11.1a](11_1a_rms_norm.py) |
+# | feed-forward with ReLU and biases (3.3) | gated, without biases: SwiGLU in PaLM (Chowdhery et al. [2022](https://arxiv.org/abs/2204.02311)) and Llama, GeGLU in Gemma | better at equal parameters in the comparison of Shazeer ([2020](https://arxiv.org/abs/2002.05202)); he offers no reason: [11.1b](11_1b_gated_feed_forward.py) |
+# | sinusoids added to the embeddings (3.5) | queries and keys rotated, *RoPE*: PaLM, Llama, Gemma | scores know distances, in every layer: [11.2a](11_2a_rotary_positions.py) |
+# | $h$ heads of keys and values (3.2.2) | fewer than of queries: Llama 2 (70B; Touvron et al. [2023b](https://arxiv.org/abs/2307.09288)), Mistral 7B (Jiang et al. [2023](https://arxiv.org/abs/2310.06825)), Llama 3 ([2024](https://arxiv.org/abs/2407.21783)) | a smaller cache, so more sentences at once: [11.2b](11_2b_grouped_query_attention.py) |
+# | decoding, not described (6.1) | keys and values kept from step to step | every step computes one position and not all: [11.2](11_2_attention_since_2017.py) |
+# | softmax of a stored matrix (3.2.1) | computed in tiles, never stored (Dao et al. [2022](https://arxiv.org/abs/2205.14135)) | memory linear in $n$, and less traffic to it: [11.2](11_2_attention_since_2017.py) |
+# | beam search (6.1) | sampling with temperature, from the likeliest tokens | open questions have many good answers: [11.2](11_2_attention_since_2017.py) |
+# | likelihood of a reference (5) | then preferences between answers: DPO (Rafailov et al. 2023), used for Llama 3 | people compare answers more easily than they write them: [11.3](11_3_preferences.py) |
+# | encoder and decoder (3.1) | the decoder alone | one stack for every text: [10](10_from_transformer_to_gpt.py) |
+#
+# The sources are in the [bibliography](../book/bibliography.md). What a company does not publish, the table does not say.
+#
+# Do these changes touch attention? Equation (1) is in all of them what it was.
+#
+# | exchange | what it changes |
+# |---|---|
+# | pre-norm, RMSNorm | the *inputs* of attention: they are normalized, or normalized otherwise |
+# | SwiGLU | nothing in attention; the inputs of the next layer |
+# | RoPE | the *inputs* of Equation (1): queries and keys are turned before they meet |
+# | grouped queries | the *inputs* of Equation (1): several heads are given the same keys and values |
+# | key–value cache | the *schedule*: the same numbers, computed once and kept |
+# | fused exact attention | the *schedule*: the same sums in another order |
+# | sampling, DPO | nothing inside the model: what is done with its output, and what it is trained for |
+#
+# ## Exchange a part
+#
+# [The layers](03_1_encoder_and_decoder_stacks.py) take their parts from outside. So a part of today is passed in, and the paper's code stays as it is. `build_transformer` first makes the model of Section 3.6 and then puts its
+# layers together anew, with some of their parts exchanged. All other parts keep their weights, so two models of one seed differ by the exchanged part and by nothing else.
+#
+# Two small classes help. With rotated queries and keys, nothing is added to the embeddings. And if there are fewer heads of keys than of queries, the decoder's cache must be no wider than the keys: it asks the attention what shape its keys have.
+
 
 # %%
 #| export
@@ -119,3 +169,169 @@ def build_transformer(
     model.encoder = Encoder(encoder, norm(config.d_model) if pre else None)
     model.decoder = Decoder(decoder, norm(config.d_model) if pre else None)
     return model
+
+# %% [markdown]
+# ### See it
+#
+# The same configuration, four times:
+
+# %%
+config = TransformerConfig.tiny(vocab_size=100, n_heads=8, dropout=0.0)
+grouped = partial(modern.GroupedQueryAttention, n_kv_heads=2)
+EXCHANGES = {
+    "the paper's parts": {},
+    "RMSNorm": {"norm": modern.RMSNorm},
+    "SwiGLU": {"feed_forward": modern.GatedFeedForward.as_large_as},
+    "RoPE": {"self_attention": modern.RotaryAttention, "positions": False},
+    "two heads of keys": {"self_attention": grouped},
+}
+models = {}
+for name, parts in EXCHANGES.items():
+    torch.manual_seed(0)
+    models[name] = build_transformer(config, **parts).eval()
+    layer = models[name].decoder.layers[0]
+    kinds = [type(part).__name__ for part in (layer.self_attention, layer.feed_forward, layer.feed_forward_block.norm)]
+    print(f"{name:18}{transformer.count_parameters(models[name]):9,} parameters  {', '.join(kinds)}")
+
+# %% [markdown]
+# ### Check it: nothing else has changed
+#
+# With the paper's parts the function must return the paper's model, weight for weight. With an exchanged part, every weight outside of it must still be the same. And whatever the
+# part, three promises of the whole model hold: a target position is deaf to later ones, padding of the source changes nothing, and decoding token by token with the cache gives what the whole target gives at once.
+
+# %%
+torch.manual_seed(0)
+papers = Transformer(config).state_dict()
+src, tgt = torch.randint(3, 100, (2, 7)), torch.randint(3, 100, (2, 6))  # (B, n), (B, m)
+padded, later = F.pad(src, (0, 3)), tgt.clone()  # (B, n + 3); padding has id 0
+later[:, 4:] = (later[:, 4:] + 1) % 97 + 3
+for name, model in models.items():
+    state = model.state_dict()
+    kept = [key for key in state if key in papers and state[key].shape == papers[key].shape]
+    shared = [key for key in kept if "memory_attention." in key or key == "embedding.weight"]
+    assert all(torch.equal(state[key], papers[key]) for key in shared)
+    if name == "the paper's parts":
+        assert list(state) == list(papers) and all(torch.equal(state[key], papers[key]) for key in papers)
+    with torch.inference_mode():
+        logits = model(src, tgt)  # (B, m, V)
+        assert torch.equal(model(src, later)[:, :4], logits[:, :4]) or torch.allclose(model(src, later)[:, :4], logits[:, :4], atol=1e-5)
+        assert torch.allclose(model(padded, tgt), logits, atol=1e-4)
+        cache = model.new_cache(model.encode(src), None, max_new_tokens=6)
+        hidden = torch.cat([model.decode(tgt[:, i : i + 1], cache=cache) for i in range(6)], dim=1)
+        assert torch.allclose(model.output_projection(hidden), logits, atol=1e-4)
+    print(f"{name:18}causal, padding unseen, cache of {cache.layers[0].own.keys.size(1)} heads agrees")
+
+# %% [markdown]
+# ## Pre-norm
+#
+# The paper's order and today's, around a sub-layer $F_k$:
+#
+# $$\text{post-norm:}\quad x_k = \mathrm{LayerNorm}(x_{k-1} + F_k(x_{k-1})) \qquad\qquad \text{pre-norm:}\quad x_k = x_{k-1} + F_k(\mathrm{LayerNorm}(x_{k-1}))$$
+#
+# No part is new; one has moved. Because the authors' own code made this move within months, it is the one dial of this part that [the configuration](03_6_the_full_model.py) has: `norm_order="pre"`. [Section 3.1](03_1_encoder_and_decoder_stacks.py) has its code, the final norm it needs,
+# and the gradient of its weights. What follows looks at the stream $x_0, x_1, \ldots, x_K$ itself, where $K$ is $2N$ in the encoder and $3N$ in the decoder.
+#
+# **Variance.** In pre-norm each $F_k$ reads a normalized vector, so at initialization its output has the same variance $v$ at every depth. If the outputs are uncorrelated, variances add:
+#
+# $$\operatorname{Var} x_K = \operatorname{Var} x_0 + K v$$
+#
+# The stream grows in proportion to the depth. In post-norm the last thing done is a normalization: $\operatorname{Var} x_k = 1$, always.
+#
+# **What is left of the input.** In pre-norm the input's share of the variance falls like $1/K$. In post-norm every normalization divides the whole sum by its spread, $\sqrt{1+v}$, and the share of $x_0$ in it by $1+v$. After $K$ of them it is $(1+v)^{-K}$: with $v=1$ a share of one half a sub-layer.
+#
+# **The gradient** takes the same path back. What comes to $x_0$ along the additions alone is undivided in pre-norm (below the final norm), and divided by $(1+v)^{K/2}$ in post-norm.
+#
+# ### Check it: 24 layers
+#
+# The model has $N = 24$, width 64, and is not trained. It is given random tokens and asked for random tokens. For the vector before the first sub-layer and after each, the cell records the variance, the squared correlation with $x_0$ (the share of variance that is still the input's), and the norm of the loss's gradient.
+
+
+# %%
+def follow_streams(model):
+    """The stream of encoder and decoder before the first sub-layer and after each, with gradients, for one random batch."""
+    streams = {"encoder": [], "decoder": []}
+
+    def watch(xs, given, x):
+        for vectors in [given[0], x] if not xs else [x]:
+            vectors.retain_grad()
+            xs.append(vectors)
+
+    for name, xs in streams.items():
+        for block in model.get_submodule(name).modules():
+            if isinstance(block, transformer.ResidualBlock):
+                block.register_forward_hook(lambda block, given, x, xs=xs: watch(xs, given, x))
+    src, tgt_in, tgt_out = torch.randint(3, 100, (3, 4, 12))  # each (B, n)
+    F.cross_entropy(model(src, tgt_in).flatten(0, 1), tgt_out.flatten()).backward()
+    return streams
+
+
+# %%
+N, SEEDS = 24, 3
+measured = {}  # (order, stack) → mean over the seeds, (K + 1, 3): variance, share of the input, gradient
+for order in ("post-norm", "pre-norm"):
+    found = {"encoder": [], "decoder": []}
+    for seed in range(SEEDS):
+        torch.manual_seed(seed)
+        sizes = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_layers": N, "dropout": 0.0}
+        streams = follow_streams(build_transformer(TransformerConfig(100, 100, norm_order=order.removesuffix("-norm"), **sizes)))
+        for stack, xs in streams.items():
+            flat = torch.stack([x.detach().flatten() for x in xs])  # (K + 1, B·n·d_model)
+            share = torch.corrcoef(flat)[0].square()  # (K + 1,)
+            found[stack].append(torch.stack([flat.var(-1), share, torch.stack([x.grad.norm() for x in xs])], dim=-1))
+    measured |= {(order, stack): torch.stack(runs).mean(0) for stack, runs in found.items()}
+for (order, stack), values in measured.items():
+    (first, _, grad_first), (last, share, grad_last) = values[0].tolist(), values[-1].tolist()
+    print(f"{stack}, {order:9} K = {len(values) - 1}: variance {first:.1f} → {last:4.1f}; the input's share {share:.3f}; gradient {grad_first:.0e} ← {grad_last:.0e}")
+
+# %%
+for stack, per_layer in (("encoder", 2), ("decoder", 3)):
+    pre, post = measured["pre-norm", stack], measured["post-norm", stack]
+    depth = per_layer * N
+    assert len(pre) == len(post) == depth + 1
+    assert (post[1:, 0] - 1).abs().max() < 0.01  # post-norm: variance 1
+    half = (pre[depth // 2, 0] - pre[0, 0]) / (pre[-1, 0] - pre[0, 0])
+    assert 0.3 < half < 0.7  # pre-norm: half of the growth in half of the depth
+    expected = pre[0, 0] / pre[-1, 0]  # the input's variance, undiminished, in that of the sum
+    assert 0.3 * expected < pre[-1, 1] < 3 * expected
+    assert post[3 * per_layer, 1] < 0.5 * pre[3 * per_layer, 1] and post[-1, 1] < 0.02
+    print(f"{stack}: half of the depth has {half:.0%} of pre-norm's growth; the input's share at the end, were nothing correlated: {expected:.3f}")
+post, pre = (measured[order, "decoder"][:, 2] for order in ("post-norm", "pre-norm"))
+assert post[-1] / post[0] > 1000 and 0.3 < pre[-1] / pre[0] < 3
+print(f"decoder, post-norm: the gradient falls by a factor of {(post[-1] / post[0]) ** (1 / N):.1f} a layer")
+
+# %% tags=["hide-input"]
+names = ["variance", "the input's share", "gradient"]
+rows = [
+    {"stack": stack, "order": order, "sub-layer": k, "quantity": name, "value": float(f"{value:.3g}")}
+    for (order, stack), values in measured.items()
+    for k, triple in enumerate(values.tolist())
+    for name, value in zip(names, triple, strict=True)
+]
+domain = ["post-norm", "pre-norm"]
+chart = (
+    alt.Chart(alt.Data(values=rows))
+    .mark_line()
+    .encode(
+        x=alt.X("sub-layer:Q", title="sub-layers passed", axis=alt.Axis(values=[0, 24, 48, 72], grid=False)),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=alt.Axis(format="~g", tickCount=4)),
+        color=alt.Color(
+            "order:N", title=None, scale=alt.Scale(domain=domain, range=["#D55E00", "#0072B2"]),
+            legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2),
+        ),
+        strokeDash=alt.StrokeDash("order:N", title=None, scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]])),
+        column=alt.Column("stack:N", title=None, sort=["encoder", "decoder"]),
+        row=alt.Row("quantity:N", title=None, sort=names),
+        tooltip=["stack:N", "order:N", "sub-layer:Q", "quantity:N", "value:Q"],
+    )
+    .properties(width=175, height=95, title="Post-norm forgets its input; in its decoder the gradient fades")
+    .resolve_scale(y="independent")
+)
+chart
+
+# %% [markdown]
+# The axes are logarithmic. Top row: pre-norm's variance (dashed) grows with every sub-layer, post-norm's (solid) is 1. Middle row: pre-norm's share of the input falls slowly, like one over the depth; post-norm's falls along a straight line,
+# that is, by a constant factor, until only chance is left. Bottom row: the gradient at each place of the stream. In the post-norm decoder it fades by orders of magnitude from right to left, by about $\sqrt 2$ a layer; in the other three it stays within a factor of a few, or rises towards the input. That the
+# encoder is spared, and why the decoder's factor is this one, is worked out in [Section 3.1](03_1_encoder_and_decoder_stacks.py).
+#
+# So post-norm strains a deep stack twice. Going up, each layer builds on the last few alone, and hardly on the input. Going down, the lower layers of the decoder hear almost nothing of the loss. Pre-norm has a price of its own: where the stream is large, what a late sub-layer adds
+# is small beside it, so late layers change little.

@@ -31,8 +31,8 @@ from transformer.training import perplexity
 
 SEEDS = (1, 2, 3)
 CONFIG = dataclasses.replace(BASE, n_layers=2)
-STEPS, WARMUP, MAX_TOKENS, EVERY = 450, 180, 500, 25
-N_DEV, N_TEST = 200, 200
+STEPS, WARMUP, MAX_TOKENS, EVERY = 360, 150, 500, 30
+N_DEV, N_TEST = 200, 100
 N_KV_HEADS = 2
 
 
