@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 2fb4e86ccb123e2c
+# sha256 of what follows: 1b667d9f201859f0
 """The modules of transformer.modern, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -17,6 +17,15 @@ __all__ = [
     "rotate",
     "RotaryAttention",
     "GroupedQueryAttention",
+    "RunningSoftmax",
+    "tiled_attention",
+    "sequence_log_probability",
+    "ADVERBS",
+    "begins_with_adverb",
+    "front_adverb",
+    "PreferencePair",
+    "preference_pairs",
+    "preference_batch",
 ]
 
 _HOME = {
@@ -28,20 +37,41 @@ _HOME = {
     "rotate": "rope",
     "RotaryAttention": "rope",
     "GroupedQueryAttention": "grouped_query",
+    "RunningSoftmax": "tiles",
+    "tiled_attention": "tiles",
+    "sequence_log_probability": "preferences",
+    "ADVERBS": "preferences",
+    "begins_with_adverb": "preferences",
+    "front_adverb": "preferences",
+    "PreferencePair": "preferences",
+    "preference_pairs": "preferences",
+    "preference_batch": "preferences",
 }
-_MODULES = ("gated_feed_forward", "grouped_query", "rms_norm", "rope", "stacks")
+_MODULES = ("gated_feed_forward", "grouped_query", "preferences", "rms_norm", "rope", "stacks", "tiles")
 
 if TYPE_CHECKING:
     from transformer.modern import gated_feed_forward as gated_feed_forward
     from transformer.modern import grouped_query as grouped_query
+    from transformer.modern import preferences as preferences
     from transformer.modern import rms_norm as rms_norm
     from transformer.modern import rope as rope
     from transformer.modern import stacks as stacks
+    from transformer.modern import tiles as tiles
     from transformer.modern.gated_feed_forward import GatedFeedForward
     from transformer.modern.grouped_query import GroupedQueryAttention
+    from transformer.modern.preferences import (
+        ADVERBS,
+        PreferencePair,
+        begins_with_adverb,
+        front_adverb,
+        preference_batch,
+        preference_pairs,
+        sequence_log_probability,
+    )
     from transformer.modern.rms_norm import RMSNorm
     from transformer.modern.rope import RotaryAttention, rotate
     from transformer.modern.stacks import ModernDecoderLayer, NoPositions, build_transformer
+    from transformer.modern.tiles import RunningSoftmax, tiled_attention
 else:
 
     def __getattr__(name: str) -> object:
