@@ -142,7 +142,8 @@ def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_cau
         bottom = min(top + tile, m)
         start = query.new_full((*batch, bottom - top, 1), float("-inf"))
         state = RunningSoftmax(start, torch.zeros_like(start), torch.zeros_like(output[..., top:bottom, :]))
-        for left in range(0, min(n, bottom + n - m) if is_causal else n, tile):  # what is left out is all in the future
+        end = min(n, bottom + n - m) if is_causal else n  # what is left out is all in the future
+        for left in range(0, end, tile):
             columns = slice(left, left + tile)
             scores = query[..., top:bottom, :] @ key[..., columns, :].mT / query.size(-1) ** 0.5  # (…, tile, tile)
             if is_causal:

@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2c_attention_in_tiles.py, Section 11.2c; edit that file, not this one.
-# sha256 of what follows: c0057d13e5ed69ec
+# sha256 of what follows: 38ce56fd78c9072c
 """Attention in Tiles (Section 11.2c)."""
 
 from typing import NamedTuple
@@ -78,7 +78,8 @@ def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_cau
         bottom = min(top + tile, m)
         start = query.new_full((*batch, bottom - top, 1), float("-inf"))
         state = RunningSoftmax(start, torch.zeros_like(start), torch.zeros_like(output[..., top:bottom, :]))
-        for left in range(0, min(n, bottom + n - m) if is_causal else n, tile):  # what is left out is all in the future
+        end = min(n, bottom + n - m) if is_causal else n  # what is left out is all in the future
+        for left in range(0, end, tile):
             columns = slice(left, left + tile)
             scores = query[..., top:bottom, :] @ key[..., columns, :].mT / query.size(-1) ** 0.5  # (…, tile, tile)
             if is_causal:
