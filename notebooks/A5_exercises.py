@@ -774,7 +774,7 @@ def _twice() -> Any:
     return [50, 100, f1], wrong | {"perfect": [100] * 3}
 
 # %% [markdown]
-# ### Section 7 and the appendix of the paper
+# ### Section 7
 
 # %%
 #| export
@@ -791,24 +791,6 @@ def _global() -> Any:
     three: The second layer can read from the global token what the first brought there.
     """
     return 2, {"one": 1, "without": maximum_path_length("restricted self-attention", 4000, r=21), "three": 3}
-
-# %%
-#| export
-@_exercise("8-alignment", "Predict, then run", tolerance=6e-3)
-def _alignment() -> Any:
-    """A head's rows are (0.7, 0.2, 0.1), (0.1, 0.3, 0.6), (0.5, 0.4, 0.1); the words meant are 0, 2 and 1.
-
-    In which share of the rows is the largest weight on the word that is meant?
-
-    Answer: a number between 0 and 1.
-    Right: Two of three.
-    columns: You took the largest of each column. Rows are queries: look along them.
-    mean weight: That is the mean weight on the words that are meant.
-    number: Give a share of the three rows.
-    """
-    weights, meant = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.5, 0.4, 0.1]]), torch.tensor([0, 2, 1])
-    right, columns = ((weights.argmax(dim) == meant).double().mean() for dim in (1, 0))
-    return right, {"columns": columns, "mean weight": weights[range(3), meant].mean(), "number": 2}
 
 # %% [markdown]
 # ### Around the paper
@@ -1001,6 +983,51 @@ def _what_changes(answer: Any) -> None:
 
 # %%
 #| export
+@_exercise("11-pairing", "Minutes", tolerance=0)
+def _pairing() -> Any:
+    """Rotary positions turn the pairs (2i, 2i + 1) of eight channels. Which order brings them to pairs (i, i + 4)?
+
+    Answer: eight channel numbers, so that turning x[..., order] by halves is turning x by pairs, and then ordering.
+    Right: First members first, then second members: a permutation of the weights, and nothing learned is lost.
+    inverse: That is the inverse, from halves to interleaved pairs.
+    unchanged: This leaves the pairs as they are.
+    exchanged: The two members of each pair are exchanged, which turns the other way.
+    """
+    pairs = torch.arange(8).view(4, 2)
+    wrong = {"inverse": torch.arange(8).view(2, 4).mT.flatten(), "exchanged": pairs.mT.flip(0).flatten()}
+    return pairs.mT.flatten(), wrong | {"unchanged": pairs.flatten()}
+
+# %%
+#| export
+@_exercise("11-cache-bytes", "Minutes", tolerance=0)
+def _cache_bytes() -> Any:
+    """How many bytes does a cache of 4,096 positions take: 32 layers, 32 heads, 8 of keys and values, d_k = d_v = 128?
+
+    Answer: a whole number, with two bytes a number.
+    Right: A quarter of what one set of keys and values for each head would take.
+    half: Values are kept as well as keys, and each number has two bytes.
+    all heads: Only the 8 heads of keys and values are kept, not one for each query head.
+    double: Two bytes a number, not four.
+    """
+    right = 2 * 32 * 8 * 128 * 4096 * 2
+    return right, {"half": right // 2, "all heads": 4 * right, "double": 2 * right}
+
+# %%
+#| export
+@_exercise("11-rescale", "Minutes")
+def _rescale() -> Any:
+    """The largest score so far is 2, and a new tile has one of 5. By which factor is what was summed so far multiplied?
+
+    Answer: a number, to three digits.
+    Right: Everything so far was counted from 2 and is counted from 5 from now on.
+    inverse: What was counted from 2 is to be counted from 5, so it shrinks.
+    unchanged: Then old and new weights have different references.
+    ratio: The references are exponents: their difference counts.
+    """
+    return math.exp(2 - 5), {"inverse": math.exp(5 - 2), "unchanged": 1, "ratio": 2 / 5}
+
+# %%
+#| export
 @_exercise("11-dpo-by-hand", "Predict, then run", tolerance=5e-3)
 def _dpo() -> Any:
     """What is the DPO loss of a pair with log-probabilities -4 (chosen) and -6 (rejected), for β = 0.5?
@@ -1098,20 +1125,6 @@ def _smoothing_floor() -> Any:
 
 # %%
 #| export
-@_exercise("13-tokens", "Predict, then run", tolerance=0.01)
-def _tokens() -> Any:
-    """How many target tokens does the base model see in its training?
-
-    Answer: a number, with the paper's 100,000 updates of about 25,000 target tokens.
-    Right: Two and a half billion.
-    each GPU: An update's 25,000 tokens are shared by the eight GPUs, not given to each.
-    both sides: Source tokens come on top; asked are the target's.
-    big: The big model has 300,000 updates; base has 100,000.
-    """
-    return 100_000 * 25_000, {"each GPU": 8 * 2.5e9, "both sides": 2 * 2.5e9, "big": 3 * 2.5e9}
-
-# %%
-#| export
 @_exercise("A1-it", "Predict, then run")
 def _it(answer: Any) -> Any:
     """How does German say "it" in "The animal did not cross the street because it was too tired", and in "too wide"?
@@ -1127,21 +1140,6 @@ def _it(answer: Any) -> Any:
     """
     words = _parts(answer, ["the pronoun for tired", "the pronoun for wide"])
     return " ".join(str(word).strip().lower() for word in words), "es sie", {}
-
-# %%
-#| export
-@_exercise("A2-birthday", "An hour", tolerance=0.02)
-def _birthday() -> Any:
-    """How many sentence pairs may have hashes of eight bytes before two different ones meet with a chance of one half?
-
-    Answer: a number, to two digits.
-    Right: n² / 2N = ln 2.
-    given one: That is the number for meeting one given hash; any two may meet.
-    root: √N pairs meet with a chance of 1 - e^(-1/2), which is less than one half.
-    no factor: n² / 2N = ln 2, so there is a factor of √2 more.
-    """
-    right = math.sqrt(2 * 2.0**64 * math.log(2))
-    return right, {"given one": 2.0**63, "root": 2.0**32, "no factor": right / math.sqrt(2)}
 
 # %% [markdown]
 # ## See it

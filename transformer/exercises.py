@@ -1,5 +1,5 @@
 # Exported from notebooks/A5_exercises.py, Appendix A5; edit that file, not this one.
-# sha256 of what follows: 23d70c67e450a48a
+# sha256 of what follows: f9425d5db97ef7e1
 """Exercises (Appendix A5)."""
 
 import copy
@@ -704,23 +704,6 @@ def _global() -> Any:
     return 2, {"one": 1, "without": maximum_path_length("restricted self-attention", 4000, r=21), "three": 3}
 
 
-@_exercise("8-alignment", "Predict, then run", tolerance=6e-3)
-def _alignment() -> Any:
-    """A head's rows are (0.7, 0.2, 0.1), (0.1, 0.3, 0.6), (0.5, 0.4, 0.1); the words meant are 0, 2 and 1.
-
-    In which share of the rows is the largest weight on the word that is meant?
-
-    Answer: a number between 0 and 1.
-    Right: Two of three.
-    columns: You took the largest of each column. Rows are queries: look along them.
-    mean weight: That is the mean weight on the words that are meant.
-    number: Give a share of the three rows.
-    """
-    weights, meant = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.5, 0.4, 0.1]]), torch.tensor([0, 2, 1])
-    right, columns = ((weights.argmax(dim) == meant).double().mean() for dim in (1, 0))
-    return right, {"columns": columns, "mean weight": weights[range(3), meant].mean(), "number": 2}
-
-
 def _moves(layer: Any, x: Tensor, memory: Tensor, which: int) -> Tensor:
     """Which output moves with which position of the target (0) or of the source (1): bool (outputs, positions)."""
     columns, before = [], _numbers(_call(layer, x.numpy(), memory.numpy()))
@@ -895,6 +878,48 @@ def _what_changes(answer: Any) -> None:
         raise _Hint(key)
 
 
+@_exercise("11-pairing", "Minutes", tolerance=0)
+def _pairing() -> Any:
+    """Rotary positions turn the pairs (2i, 2i + 1) of eight channels. Which order brings them to pairs (i, i + 4)?
+
+    Answer: eight channel numbers, so that turning x[..., order] by halves is turning x by pairs, and then ordering.
+    Right: First members first, then second members: a permutation of the weights, and nothing learned is lost.
+    inverse: That is the inverse, from halves to interleaved pairs.
+    unchanged: This leaves the pairs as they are.
+    exchanged: The two members of each pair are exchanged, which turns the other way.
+    """
+    pairs = torch.arange(8).view(4, 2)
+    wrong = {"inverse": torch.arange(8).view(2, 4).mT.flatten(), "exchanged": pairs.mT.flip(0).flatten()}
+    return pairs.mT.flatten(), wrong | {"unchanged": pairs.flatten()}
+
+
+@_exercise("11-cache-bytes", "Minutes", tolerance=0)
+def _cache_bytes() -> Any:
+    """How many bytes does a cache of 4,096 positions take: 32 layers, 32 heads, 8 of keys and values, d_k = d_v = 128?
+
+    Answer: a whole number, with two bytes a number.
+    Right: A quarter of what one set of keys and values for each head would take.
+    half: Values are kept as well as keys, and each number has two bytes.
+    all heads: Only the 8 heads of keys and values are kept, not one for each query head.
+    double: Two bytes a number, not four.
+    """
+    right = 2 * 32 * 8 * 128 * 4096 * 2
+    return right, {"half": right // 2, "all heads": 4 * right, "double": 2 * right}
+
+
+@_exercise("11-rescale", "Minutes")
+def _rescale() -> Any:
+    """The largest score so far is 2, and a new tile has one of 5. By which factor is what was summed so far multiplied?
+
+    Answer: a number, to three digits.
+    Right: Everything so far was counted from 2 and is counted from 5 from now on.
+    inverse: What was counted from 2 is to be counted from 5, so it shrinks.
+    unchanged: Then old and new weights have different references.
+    ratio: The references are exponents: their difference counts.
+    """
+    return math.exp(2 - 5), {"inverse": math.exp(5 - 2), "unchanged": 1, "ratio": 2 / 5}
+
+
 @_exercise("11-dpo-by-hand", "Predict, then run", tolerance=5e-3)
 def _dpo() -> Any:
     """What is the DPO loss of a pair with log-probabilities -4 (chosen) and -6 (rejected), for β = 0.5?
@@ -987,19 +1012,6 @@ def _smoothing_floor() -> Any:
     return math.exp(loss), wrong
 
 
-@_exercise("13-tokens", "Predict, then run", tolerance=0.01)
-def _tokens() -> Any:
-    """How many target tokens does the base model see in its training?
-
-    Answer: a number, with the paper's 100,000 updates of about 25,000 target tokens.
-    Right: Two and a half billion.
-    each GPU: An update's 25,000 tokens are shared by the eight GPUs, not given to each.
-    both sides: Source tokens come on top; asked are the target's.
-    big: The big model has 300,000 updates; base has 100,000.
-    """
-    return 100_000 * 25_000, {"each GPU": 8 * 2.5e9, "both sides": 2 * 2.5e9, "big": 3 * 2.5e9}
-
-
 @_exercise("A1-it", "Predict, then run")
 def _it(answer: Any) -> Any:
     """How does German say "it" in "The animal did not cross the street because it was too tired", and in "too wide"?
@@ -1015,17 +1027,3 @@ def _it(answer: Any) -> Any:
     """
     words = _parts(answer, ["the pronoun for tired", "the pronoun for wide"])
     return " ".join(str(word).strip().lower() for word in words), "es sie", {}
-
-
-@_exercise("A2-birthday", "An hour", tolerance=0.02)
-def _birthday() -> Any:
-    """How many sentence pairs may have hashes of eight bytes before two different ones meet with a chance of one half?
-
-    Answer: a number, to two digits.
-    Right: n² / 2N = ln 2.
-    given one: That is the number for meeting one given hash; any two may meet.
-    root: √N pairs meet with a chance of 1 - e^(-1/2), which is less than one half.
-    no factor: n² / 2N = ln 2, so there is a factor of √2 more.
-    """
-    right = math.sqrt(2 * 2.0**64 * math.log(2))
-    return right, {"given one": 2.0**63, "root": 2.0**32, "no factor": right / math.sqrt(2)}
