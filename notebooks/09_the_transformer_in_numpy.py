@@ -23,6 +23,7 @@ import transformer
 from transformer.corpus import embedded_corpus
 from transformer.data import make_batch
 from transformer.decoding import greedy_decode
+from transformer.exercises import check
 from transformer.loss import LabelSmoothingLoss
 from transformer.positional_encoding import sinusoids
 from transformer.translator import load_toy_translator
@@ -964,7 +965,7 @@ class NumpyTransformer:
             hidden, _ = _decoder(_embed(tgt, embedding), memory, w["decoder"], self.n_heads, tgt_mask, src_mask)
             chosen = (hidden[:, -1] @ embedding.T).argmax(axis=-1)  # (B,)
             ended |= chosen == self.eos_id
-            tgt = np.concatenate([tgt, np.where(ended, self.eos_id, chosen)[:, None]], axis=1)
+            tgt = np.concatenate([tgt, chosen[:, None]], axis=1)  # what a row writes after its end is cut off below
         sentences = [[*ids, self.eos_id] for ids in tgt[:, 1:].tolist()]
         return [ids[: ids.index(self.eos_id)] for ids in sentences]
 
@@ -1317,7 +1318,7 @@ assert floor < trained_loss < floor + 0.1
 #    Derive its backward pass from the layer norm's, write the pair, and check it with `check_pair`.
 # 4. **An hour.** Write a decoder layer in NumPy, from a blank cell and in your own form: `decoder_layer(x, memory)` for a
 #    target x of shape (1, 5, 8) and a memory of shape (1, 7, 8), post-norm, with weights that you draw once. Then check that it is causal: move
-#    the last two target positions, and see which outputs move; move a source position, and see again.
+#    the last two target positions, and see which outputs move; move a source position, and see again. Check: `check("9-decoder-layer", answer)`.
 # 5. **An hour.** `greedy` computes all target positions anew at each step. Keep the keys and values of earlier positions,
 #    and project the memory once. Show that the tokens are the same, and count the multiply–adds that you save on a sentence of 20.
 # 6. **A day.** Write Adam and the schedule of [Section 5.3](05_3_optimizer.py) in NumPy and train a fresh
@@ -1413,6 +1414,10 @@ source[:, 6] += drawn.normal(size=8)
 print("target positions 3 and 4 moved; outputs that move:", moved_outputs(later, memory))
 print("source position 6 moved; outputs that move:", moved_outputs(x, source))
 assert moved_outputs(later, memory) == [3, 4] and moved_outputs(x, source) == [0, 1, 2, 3, 4]
+
+verdict = check("9-decoder-layer", decoder_layer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

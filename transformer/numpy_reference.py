@@ -1,5 +1,5 @@
 # Exported from notebooks/09_the_transformer_in_numpy.py, Section 9; edit that file, not this one.
-# sha256 of what follows: efed6cac87a8f2b8
+# sha256 of what follows: 4fc9f2796eb66678
 """The Transformer in NumPy (Section 9)."""
 
 from typing import Any
@@ -466,7 +466,7 @@ class NumpyTransformer:
             hidden, _ = _decoder(_embed(tgt, embedding), memory, w["decoder"], self.n_heads, tgt_mask, src_mask)
             chosen = (hidden[:, -1] @ embedding.T).argmax(axis=-1)  # (B,)
             ended |= chosen == self.eos_id
-            tgt = np.concatenate([tgt, np.where(ended, self.eos_id, chosen)[:, None]], axis=1)
+            tgt = np.concatenate([tgt, chosen[:, None]], axis=1)  # what a row writes after its end is cut off below
         sentences = [[*ids, self.eos_id] for ids in tgt[:, 1:].tolist()]
         return [ids[: ids.index(self.eos_id)] for ids in sentences]
 
