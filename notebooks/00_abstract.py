@@ -274,18 +274,24 @@ for name, what in (("multi30k", "captions, English–German"), ("tatoeba", "ever
 #
 # ## Exercises
 #
-# 1. *Predict, then run.* In the check with the confined attention, let each position see itself and the one before. Which
-#    outputs move when token 1 changes, in a model of two layers? (Solved below.)
-# 2. Read every sentence quoted here with 41.0 in place of 41.8. Which stay true, and which would need another word?
-# 3. Take the chart's German points. Draw, by hand, the line of models for which none is both cheaper and better. Which rows
-#    are on it?
-# 4. A day's project: find, for one model of Table 2, the paper that reported its score, and list what differs in tokenization,
-#    test set and ensembling.
+# 1. **Predict, then run.** In the check with the confined attention, let each position see itself and the one before. Which
+#    outputs move when token 1 changes, in a model of two layers? Check: `check("0-reach", answer)`.
+# 2. **Minutes.** Read every sentence quoted here with 41.0 in place of 41.8. Which stay true, and which would need another word?
+# 3. **Minutes.** Take the chart's German points. Draw, by hand, the line of models for which none is both cheaper and better. Which
+#    rows are on it?
+# 4. **A day.** Find, for one model of Table 2, the paper that reported its score, and list what differs in tokenization, test set
+#    and ensembling.
+
+# %% [markdown]
+# Solution to exercise 1: each layer reaches one position further.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 before = torch.ones(n, n).tril().triu(-1).bool()[None, None]  # itself and the one before
 with torch.inference_mode():
     difference = model.encode(src, before) - model.encode(changed, before)
 reached = [i for i in range(n) if difference[0, i].abs().max() > 0]
-print(f"{len(model.encoder.layers)} layers: positions {reached} move")  # each layer reaches one further
-assert reached == list(range(1, 2 + len(model.encoder.layers)))
+print(f"{len(model.encoder.layers)} layers: positions {reached} move")
+assert reached == list(range(1, 2 + len(model.encoder.layers))) and check("0-reach", reached)
+print(check("0-reach", reached))

@@ -492,33 +492,36 @@ for distance in (10, 50, 100):
 #
 # ## Exercises
 #
-# 1. Two recurrent layers on top of each other, over $n$ positions: is the longest chain $2n$? Predict, then run.
-#    (Solved below.)
-# 2. Compute $h_t = a_t h_{t-1} + x_t$ for all $t$ in about $\log_2 n$ steps, each over all positions at once. (Solved below.)
-# 3. Move the two layers of the timing to a GPU, for instance in Colab. Take `time.perf_counter`, and wait for the GPU before
-#    you read it. Which of the three lines changes its shape?
-# 4. Which bias lets an LSTM's gradient fall to a half over 100 steps? Estimate it from $\sigma(b)^{100} = \frac{1}{2}$,
-#    then find it with `typical_reach`. Which ways back does the estimate leave out?
-# 5. How many updates does the LSTM need to name the first of 51 symbols? Try other gates and learning rates, and gradient
-#    clipping.
-# 6. A day: put a bidirectional LSTM in place of the encoder of a tiny Transformer, train both for the same time on the
+# 1. **Predict, then run.** Two recurrent layers run on top of each other over $n = 100$ positions. How long is the longest
+#    chain? Check: `check("1-two-layers", answer)`.
+# 2. **Minutes.** Which bias lets an LSTM's gradient fall to a half over 100 steps? Estimate it from $\sigma(b)^{100} =
+#    \frac{1}{2}$, then find it with `typical_reach`. Which ways back does the estimate leave out?
+# 3. **An hour.** Compute $h_t = a_t h_{t-1} + x_t$ for all $t$ in about $\log_2 n$ steps, each over all positions at once.
+# 4. **An hour.** Move the two layers of the timing to a GPU, for instance in Colab. Take `time.perf_counter`, and wait for the
+#    GPU before you read it. Which of the three lines changes its shape?
+# 5. **An hour.** How many updates does the LSTM need to name the first of 51 symbols? Try other gates and learning rates, and
+#    gradient clipping.
+# 6. **A day.** Put a bidirectional LSTM in place of the encoder of a tiny Transformer, train both for the same time on the
 #    [embedded corpus](A1_the_embedded_corpus.py), and compare them on its `long` split.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 n, d = 100, w_h.size(0)
 lower, upper = torch.zeros(1, d), torch.zeros(1, d)
 for x_t in torch.randn(n, d).split(1):
     lower = torch.tanh(x_t @ w_x + lower @ w_h)
     upper = torch.tanh(lower @ w_x + upper @ w_h)  # needs the lower state of this step, not the lower layer's last
 print(f"one layer: {longest_chain(lower)}, two layers: {longest_chain(upper)}")
-assert longest_chain(lower) == n and longest_chain(upper) == n + 1
+print(check("1-two-layers", longest_chain(upper)))
+assert longest_chain(lower) == n and check("1-two-layers", longest_chain(upper))
 
 
 # %% [markdown]
-# Exercise 1: the upper layer starts as soon as the lower one has its first state. The two climb side by side, and the
+# Solution to exercise 1: the upper layer starts as soon as the lower one has its first state. The two climb side by side, and the
 # chain is $n + 1$. Depth is cheap, length is not.
 #
-# Exercise 2: two steps of the recurrence are again a step, $h_t = (a_t a_{t-1})\,h_{t-2} + (a_t x_{t-1} + x_t)$. So each
+# Solution to exercise 3: two steps of the recurrence are again a step, $h_t = (a_t a_{t-1})\,h_{t-2} + (a_t x_{t-1} + x_t)$. So each
 # position can take in the one before it, then the one two before, then four, and in ten rounds 1024 are done.
 
 

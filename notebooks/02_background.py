@@ -503,32 +503,35 @@ assert positions_seen(conv_stack(3, [1] * 13)) == 27
 #
 # ## Exercises
 #
-# 1. Gaps grow threefold from layer to layer (1, 3, 9) instead of twofold, with $k = 3$. How many layers for a distance of
-#    1000? And fourfold? Predict, then look at the gradients. (Solved below.)
-# 2. As the query grows, additive weights approach a limit. Which? (Solved below.)
-# 3. Let the keys of Equation (1) be the values, without projections, as the annotations are. Can a word then be *found* by
-#    one property and *return* another?
-# 4. `relates_positions` changes position 0. In the decoder's self-attention, which outputs change if the last position is
-#    changed instead?
-# 5. Add noise to the output of `attention_over`, and recover the contents by least squares. How do the errors grow with the
-#    number of heads? Look at the singular values of the derivative.
-# 6. A day: write a ByteNet encoder with the interface of `Encoder`, train it in place of ours on the
-#    [embedded corpus](A1_the_embedded_corpus.py), and compare the two on its `long` split.
+# 1. **Predict, then run.** Gaps grow threefold from layer to layer (1, 3, 9) instead of twofold, with $k = 3$. How many layers
+#    for a distance of 1000? And fourfold? Then look at the gradients. Check: `check("2-dilated", answer)`, for threefold.
+# 2. **Predict, then run.** `relates_positions` changes position 0. In the decoder's self-attention, which outputs change if the
+#    last position is changed instead?
+# 3. **Minutes.** As the query grows, additive weights approach a limit. Which?
+# 4. **Minutes.** Let the keys of Equation (1) be the values, without projections, as the annotations are. Can a word then be
+#    *found* by one property and *return* another?
+# 5. **An hour.** Add noise to the output of `attention_over`, and recover the contents by least squares. How do the errors grow
+#    with the number of heads? Look at the singular values of the derivative.
+# 6. **A day.** Write a ByteNet encoder with the interface of `Encoder`, train it in place of ours on the [embedded
+#    corpus](A1_the_embedded_corpus.py), and compare the two on its `long` split.
 
 # %% [markdown]
 # Solution to exercise 1: threefold gaps fit exactly, $3^L$ positions with $L$ layers, so seven. Fourfold gaps span more but
 # leave holes, positions that no path leads to.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 for factor in (2, 3, 4):
     gaps = [factor**i for i in range(5)]
     span, seen = 1 + 2 * sum(gaps), positions_seen(conv_stack(3, gaps))
     print(f"gaps {gaps}: spans {span} positions and sees {seen}")
     assert seen == min(span, 3**5)
-assert layers_needed(1000, 3, lambda layer: 3**layer) == 7
+print(check("2-dilated", layers_needed(1000, 3, lambda layer: 3**layer)))
+assert check("2-dilated", layers_needed(1000, 3, lambda layer: 3**layer))
 
 # %% [markdown]
-# Solution to exercise 2: each component of $W s$ wins over $U h$, and the tanh takes its sign. The score is
+# Solution to exercise 3: each component of $W s$ wins over $U h$, and the tanh takes its sign. The score is
 # $v \cdot \mathrm{sign}(W s)$, the same for all annotations: the weights become *equal*. A long query sees nothing.
 
 # %% tags=["hide-cell"]

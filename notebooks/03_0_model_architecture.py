@@ -478,19 +478,25 @@ print(sum(map(len, PLACES.values())), "names found, each in its module")
 #
 # ## Exercises
 #
-# 1. Write a `choose` that takes the most probable token, and run `generate` with it for twenty tokens. What does an
-#    untrained model do?
-# 2. Exchange two words of the source. Does the memory exchange two rows? Explain, then remove `src_positions` and look
-#    again.
-# 3. Give `RecurrentModel` a memory of $n$ vectors and attention over them. Which of the three functions change?
-# 4. From which length on do all 18 attentions of base together have more weights than there are logits? Use `value_of`
-#    with $n = m$. (Solved below.)
-# 5. `generate` computes all positions again at each step. How many positions does it compute for $m$ tokens? Which part
-#    could be kept? [Section 3.6](03_6_the_full_model.py) keeps it.
+# 1. **Predict, then run.** Write a `choose` that takes the most probable token, and run `generate` with it for twenty tokens.
+#    What does an untrained model do?
+# 2. **Predict, then run.** Exchange two words of the source. Does the memory exchange two rows? Then remove `src_positions`,
+#    and look again.
+# 3. **Minutes.** From which length on do all 18 attentions of base together have more weights than there are logits? Use
+#    `value_of` with $n = m$. Check: `check("3-weights", answer)`.
+# 4. **Minutes.** `generate` computes all positions again at each step. How many positions does it compute for $m$ tokens? Which
+#    part could be kept? [Section 3.6](03_6_the_full_model.py) keeps it.
+# 5. **An hour.** Give `RecurrentModel` a memory of $n$ vectors and attention over them. Which of the three functions change?
+
+# %% [markdown]
+# Solution to exercise 3: count up, or divide $V$ by 18 times 8.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 length = 1
 while 18 * value_of("h * n * n", n=length, **base) <= value_of("m * V", m=length, **base):
     length += 1
 print(f"from {length} tokens on: 18 · 8 · {length} > 37,000")
-assert length == 37_000 // (18 * 8) + 1
+print(check("3-weights", length))
+assert length == 37_000 // (18 * 8) + 1 and check("3-weights", length)

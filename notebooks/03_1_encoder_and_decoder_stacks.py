@@ -786,14 +786,15 @@ for name, memory, encode in (("a fresh encoder's output", encoded, True), ("inde
 #
 # ## Exercises
 #
-# 1. A stack has no residual connections: $\mathrm{LayerNorm}(\mathrm{Sublayer}(x))$. How alike are the vectors of different positions after 1, 2, 6 and 24 layers, compared with stacks that have them? (Solution below.)
-# 2. Give the row [5, 5, 5, 5] to `layer_norm` and to `layer_norm_variant`. Then add $10^{-5}$ to its last number and compare. Which $\epsilon$ decides what happens to a nearly constant row?
-# 3. Multiply the input of a post-norm stack by 1000. What happens to the output of the first block, and of the last? And with pre-norm?
-# 4. Start every block's gain at 0.1 instead of 1 in a post-norm decoder of 24 layers. What does the chart look like? Derive it before you run it.
-# 5. A pre-norm layer's input is $x + c$ with the same number $c$ added to every component. What changes in the stack's output, before and after the final norm? And in a post-norm stack?
+# 1. **Predict, then run.** What does `layer_norm` make of the row [7, 5, 5, 5]? Compare it with the row above. Check: `check("3.1-layer-norm", answer)`.
+# 2. **Minutes.** Give the row [5, 5, 5, 5] to `layer_norm` and to `layer_norm_variant`. Then add $10^{-5}$ to its last number and compare. Which $\epsilon$ decides what happens to a nearly constant row?
+# 3. **Minutes.** A pre-norm layer's input is $x + c$ with the same number $c$ added to every component. What changes in the stack's output, before and after the final norm? And in a post-norm stack?
+# 4. **Minutes.** Multiply the input of a post-norm stack by 1000. What happens to the output of the first block, and of the last? And with pre-norm?
+# 5. **An hour.** A stack has no residual connections: $\mathrm{LayerNorm}(\mathrm{Sublayer}(x))$. How alike are the vectors of different positions after 1, 2, 6 and 24 layers, compared with post-norm and pre-norm stacks that have them?
+# 6. **An hour.** Start every block's gain at 0.1 instead of 1 in a post-norm decoder of 24 layers. What does the chart look like? Derive it before you run it.
 
 # %% tags=["hide-cell"]
-# Exercise 1: without residual connections the positions become alike.
+# Exercise 5: without residual connections the positions become alike.
 def similarity(x: Tensor) -> float:
     """Mean cosine between the vectors of different positions."""
     unit = x / x.norm(dim=-1, keepdim=True)
@@ -823,6 +824,19 @@ assert alike["pre"][5] < alike["post"][5]
 
 # %% [markdown]
 # Two layers of averaging make all positions nearly the same. The residual connection keeps each position's own vector in the sum, and pre-norm keeps it longest.
+
+# %% [markdown]
+# Solution to exercise 1: the same as of [1, 0, 0, 0], since the mean takes the shift away and the spread the scale.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+row = torch.tensor([7.0, 5.0, 5.0, 5.0])
+answer = layer_norm(row, torch.ones(4), torch.zeros(4))
+print([round(x, 3) for x in answer.tolist()])
+verdict = check("3.1-layer-norm", answer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

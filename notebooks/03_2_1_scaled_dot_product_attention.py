@@ -709,15 +709,29 @@ print("ours: ", careful.tolist())
 #
 # ## Exercises
 #
-# 1. Add the same vector $c$ to every key. Show on paper that the weights do not change, then check it. What does this say about a bias in the projection of the keys?
-# 2. The footnote asks for mean 0 and variance 1, not for a normal distribution. Draw components that are $+1$ or $-1$ with equal probability. Does the variance of $q \cdot k$ change?
-# 3. Now let $k = q$, as for a token that attends to itself. What are mean and variance of $q \cdot q$ for normal components?
-# 4. Replace the dot product by the cosine of the angle between $q$ and $k$, without any factor. What is the largest weight that one of ten keys can reach? What is missing?
-# 5. Show that the norm of the Jacobian is at most $\frac{1}{2}$ for two keys. Is it for ten?
-# 6. Give `scaled_dot_product_attention` a sliding window: a mask that lets query $i$ see keys $i-2$ to $i+2$ only. How many of the scores are computed in vain?
+# 1. **Predict, then run.** In the example with three queries, put the identity in the place of $V$. What is the output? Check: `check("3.2.1-identity", answer)`.
+# 2. **Predict, then run.** Set its third query to $(2, 2)$ and leave the keys as they are. What are the weights of that query? Check: `check("3.2.1-third-query", answer)`.
+# 3. **Minutes.** Add the same vector $c$ to every key. Show on paper that the weights do not change, then check it. What does this say about a bias in the projection of the keys?
+# 4. **Minutes.** The footnote asks for mean 0 and variance 1, not for a normal distribution. Draw components that are $+1$ or $-1$ with equal probability. Does the variance of $q \cdot k$ change? And with $k = q$ and normal components, as for a token that attends to itself?
+# 5. **Minutes.** Replace the dot product by the cosine of the angle between $q$ and $k$, without any factor. What is the largest weight that one of ten keys can reach? What is missing?
+# 6. **An hour.** What is the mean entropy of a row of ten weights at $d_k = 256$, without the factor and with it? Which of the two softmaxes has the larger Jacobian, and why do the two answers belong together? Check: `check("3.2.1-entropy", (without, with, which))`.
 
 # %% [markdown]
-# Solution to exercise 1: $q \cdot (k + c) = q \cdot k + q \cdot c$. The last term is the same for every key, and a softmax ignores what all its inputs share. A bias in the key projection has no effect at all.
+# Solution to exercises 1 and 2: with $V = I$ the output is the matrix of weights. A query twice as long has twice the scores, and a sharper softmax.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+example = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+identity, _ = scaled_dot_product_attention(example, example, torch.eye(3))
+_, longer = scaled_dot_product_attention(torch.tensor([[2.0, 2.0]]), example, example)
+print([round(w, 4) for w in longer[0].tolist()])
+for name, answer in (("3.2.1-identity", identity), ("3.2.1-third-query", longer[0])):
+    print(check(name, answer))
+    assert check(name, answer)
+
+# %% [markdown]
+# Solution to exercise 3: $q \cdot (k + c) = q \cdot k + q \cdot c$. The last term is the same for every key, and a softmax ignores what all its inputs share. A bias in the key projection has no effect at all.
 
 # %% tags=["hide-cell"]
 c = torch.randn(8)
@@ -727,7 +741,7 @@ assert torch.allclose(
 print("same output with", [round(x, 2) for x in c.tolist()], "added to every key")
 
 # %% [markdown]
-# Solution to exercises 2 and 3: the variance stays $d_k$, because the proof used nothing but mean and variance. For $k = q$ and normal components, the mean is $d_k$ and the variance $2 d_k$, since $\mathrm{Var}[q_i^2] = 3 - 1$.
+# Solution to exercise 4: the variance stays $d_k$, because the proof used nothing but mean and variance. For $k = q$ and normal components, the mean is $d_k$ and the variance $2 d_k$, since $\mathrm{Var}[q_i^2] = 3 - 1$.
 
 # %% tags=["hide-cell"]
 rng = np.random.default_rng(2)
@@ -739,12 +753,27 @@ print(f"±1: variance {signs.var():.1f};  k = q: mean {squares.mean():.1f}, vari
 assert abs(signs.var() - 64) < 2 and abs(squares.mean() - 64) < 0.2 and abs(squares.var() - 128) < 4
 
 # %% [markdown]
-# Solution to exercise 4: the best case is one key at cosine 1 and nine at cosine −1. Even then the weight is less than a half. What is missing is a factor again, larger than 1 this time. Ten is ample:
+# Solution to exercise 5: the best case is one key at cosine 1 and nine at cosine −1. Even then the weight is less than a half. What is missing is a factor again, larger than 1 this time. Ten is ample:
 
 # %% tags=["hide-cell"]
 best_case = math.exp(1) / (math.exp(1) + 9 * math.exp(-1))
 print(f"{best_case:.3f} without a factor, {math.exp(10) / (math.exp(10) + 9 * math.exp(-10)):.3f} with the factor 10")
 assert best_case < 0.5
+
+# %% [markdown]
+# Solution to exercise 6: the laboratory has both. A row with little entropy has one weight near 1, and there $\mathrm{diag}(p) - pp^T$ is nearly 0. Equal weights give the largest entropy; the sharper a row, the less of it and the smaller the gradient.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+at_256 = {factor: measured[256, factor] for factor in (WITHOUT, WITH)}
+for factor, m in at_256.items():
+    print(f"{factor:23} entropy {m['entropy'].mean():.2f}, median of the Jacobian's norm {m['jacobian'].median():.4f}")
+larger = "with" if at_256[WITH]["jacobian"].median() > at_256[WITHOUT]["jacobian"].median() else "without"
+answer = (at_256[WITHOUT]["entropy"].mean(), at_256[WITH]["entropy"].mean(), larger)
+verdict = check("3.2.1-entropy", answer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -654,12 +654,12 @@ assert round(saved / 1e6) == 65 - 58
 #
 # ## Exercises
 #
-# 1. Swap heads 0 and 1 of a `MultiHeadAttention` by permuting rows and columns of its weights. Check that the output stays the same.
-# 2. Multiply $W^Q_i$ by an invertible matrix $R$ from the right, and $W^K_i$ by $(R^{-1})^T$. Show that the head does not change. How many of its parameters are therefore redundant?
-# 3. Add a third mark C to the experiment and ask for all three contents. What floors do you expect for one and for two heads? Derive them first.
-# 4. Run the experiment with $d_{\text{model}} = 16$ and ten seeds. Some runs with two heads stop at a half as well. Look at their weights: what happened? Do four heads help?
-# 5. Write `multi_head_as_written` without `torch.cat`, as a sum of contributions. Which form needs less memory?
-# 6. How many bytes does the cache of the base model's decoder take for a sentence of 100 tokens, in half precision? How many with one set of keys and values for all eight heads?
+# 1. **Predict, then run.** Swap heads 0 and 1 of a `MultiHeadAttention` by permuting rows and columns of its weights. Does the output change?
+# 2. **Minutes.** Count the multiply–adds of self-attention over $n = 100$ positions with $d_{\text{model}} = 512$: with one head of full width, and with eight heads. Which part of the cost grows with the number of heads? Check: `check("3.2.2-heads", (one, eight))`.
+# 3. **Minutes.** How many bytes does the cache of the base model's decoder take for a sentence of 100 tokens, in half precision? How many with one set of keys and values for all eight heads?
+# 4. **Minutes.** Multiply $W^Q_i$ by an invertible matrix $R$ from the right, and $W^K_i$ by $(R^{-1})^T$. Show that the head does not change. How many of its parameters are therefore redundant?
+# 5. **An hour.** Add a third mark C to the experiment and ask for all three contents. What floors do you expect for one and for two heads? Derive them first.
+# 6. **An hour.** Run the experiment with $d_{\text{model}} = 16$ and ten seeds. Some runs with two heads stop at a half as well. Look at their weights: what happened? Do four heads help?
 
 # %% [markdown]
 # Solution to exercise 1: `w_q`, `w_k` and `w_v` have their rows permuted in blocks, `w_o` its columns.
@@ -677,7 +677,7 @@ assert torch.allclose(swapped(x, x, x), attention(x, x, x), atol=1e-6)
 print("two heads swapped, same output")
 
 # %% [markdown]
-# Solution to exercise 2: the scores contain $W^Q_i R R^{-1} (W^K_i)^T = W^Q_i (W^K_i)^T$. $R$ has $d_k^2$ free entries, so of the $2 d_{\text{model}} d_k$ parameters of $W^Q_i$ and $W^K_i$ only $2 d_{\text{model}} d_k - d_k^2$ count: one in sixteen is redundant in the base model.
+# Solution to exercise 4: the scores contain $W^Q_i R R^{-1} (W^K_i)^T = W^Q_i (W^K_i)^T$. $R$ has $d_k^2$ free entries, so of the $2 d_{\text{model}} d_k$ parameters of $W^Q_i$ and $W^K_i$ only $2 d_{\text{model}} d_k - d_k^2$ count: one in sixteen is redundant in the base model.
 
 # %% tags=["hide-cell"]
 assert 64**2 / (2 * 512 * 64) == 1 / 16
@@ -687,11 +687,24 @@ assert torch.allclose((a @ R) @ (b @ torch.linalg.inv(R).T).T, a @ b.T)
 print("the scores do not change")
 
 # %% [markdown]
-# Solution to exercise 6: six layers, keys and values, 512 numbers each per token, two bytes each. Sharing divides by eight.
+# Solution to exercise 3: six layers, keys and values, 512 numbers each per token, two bytes each. Sharing divides by eight.
 
 # %% tags=["hide-cell"]
 size_in_bytes = 6 * 2 * 512 * 100 * 2
 print(f"{size_in_bytes:,} bytes; shared: {size_in_bytes // 8:,}")
+
+# %% [markdown]
+# Solution to exercise 2: the four projections take $4 n d_{\text{model}}^2$ and the two products $2 n^2 d_{\text{model}}$, whatever $h$: eight heads are an eighth as wide. The weights themselves, and their softmax, are eight times as many.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+n, d = 100, 512
+operations = [4 * n * d * d + h * 2 * n * n * (d // h) for h in (1, 8)]
+print(operations, "and numbers of weights", [h * n * n for h in (1, 8)])
+verdict = check("3.2.2-heads", operations)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

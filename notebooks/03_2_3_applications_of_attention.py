@@ -699,13 +699,14 @@ assert (fast - dense)[real].abs().max() < 1e-5
 #
 # ## Exercises
 #
-# 1. Which of the three attention sub-layers could do without its mask if every batch held a single sentence?
-# 2. The mask `tril(-1)` passes the perturbation test. Write a test that it fails, without reading the weights. Hint: take the residual connection away.
-# 3. Put the padding of the targets on the left. Which line of `Transformer.forward` is then wrong, and which measure in the table above would show it?
-# 4. A prefix language model lets the first p positions see each other and keeps the rest causal. Write its mask and check it by perturbation.
+# 1. **Predict, then run.** Which of the three attention sub-layers could do without its mask if every batch held a single sentence?
+# 2. **Minutes.** A target of five positions ends in two of padding. Write the mask of its self-attention by hand, with what is true where. Check: `check("3.2.3-mask", answer)`.
+# 3. **Minutes.** A prefix language model lets the first p positions see each other and keeps the rest causal. Write its mask and check it by perturbation.
+# 4. **An hour.** The mask `tril(-1)` passes the perturbation test. Write a test that it fails, without reading the weights. Hint: take the residual connection away.
+# 5. **An hour.** Put the padding of the targets on the left. Which line of `Transformer.forward` is then wrong, and which measure in the table above would show it?
 
 # %% [markdown]
-# A solution of exercise 4: the causal mask, or a key that stands within the prefix.
+# Solution to exercise 3: the causal mask, or a key that stands within the prefix.
 
 
 # %% tags=["hide-cell"]
@@ -717,6 +718,24 @@ def prefix_mask(size, prefix):
 print(prefix_mask(5, 2).int())
 reach = influence(prefix_mask(m, 3)) > 0  # which token reaches which output
 assert torch.equal(reach, prefix_mask(m, 3))
+
+# %% [markdown]
+# Solution to exercise 2: a key is seen if it is not later and not padding.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+by_hand = [
+    [1, 0, 0, 0, 0],
+    [1, 1, 0, 0, 0],
+    [1, 1, 1, 0, 0],
+    [1, 1, 1, 0, 0],  # padding asks, too; nobody reads what it gets
+    [1, 1, 1, 0, 0],
+]
+assert torch.tensor(by_hand).bool().equal(causal_mask(5) & padding_mask(torch.tensor([[1, 7, 8, 0, 0]]))[0, 0])
+verdict = check("3.2.3-mask", by_hand)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

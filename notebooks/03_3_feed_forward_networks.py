@@ -384,19 +384,22 @@ chart
 #
 # ## Exercises
 #
-# 1. Which share of the base model's 63,082,496 parameters do its twelve feed-forward networks hold? (Solution below.)
-# 2. Replace the ReLU in `hinges` by the identity. What does the network draw, for any number of units? Say why before you run it.
-# 3. Multiply column $j$ of $W_1$ and entry $j$ of $b_1$ by 3, and divide row $j$ of $W_2$ by 3. What changes? Which factors are allowed?
-# 4. Write the network as attention: the rows of $W_2$ are values, the columns of $W_1$ keys. What stands in the place of the softmax, and what do the biases do?
-# 5. For which $d_{ff}$ does a decoder layer have two thirds of its parameters in the feed-forward network, as the encoder layer has?
+# 1. **Predict, then run.** Which share of the base model's 63,082,496 parameters do its twelve feed-forward networks hold? Check: `check("3.3-share", answer)`.
+# 2. **Predict, then run.** Replace the ReLU in `hinges` by the identity. What does the network draw, for any number of units?
+# 3. **Minutes.** Multiply column $j$ of $W_1$ and entry $j$ of $b_1$ by 3, and divide row $j$ of $W_2$ by 3. What changes? Which factors are allowed?
+# 4. **Minutes.** For which $d_{ff}$ does a decoder layer have two thirds of its parameters in the feed-forward network, as the encoder layer has?
+# 5. **An hour.** Write the network as attention: the rows of $W_2$ are values, the columns of $W_1$ keys. What stands in the place of the softmax, and what do the biases do?
 
 # %% tags=["hide-cell"]
 # Exercise 1: twelve networks, six in each stack.
+from transformer.exercises import check
+
 base = transformer.Transformer(transformer.TransformerConfig.base())
 networks = [module for module in base.modules() if isinstance(module, transformer.PositionwiseFeedForward)]
 share = sum(map(count, networks)) / count(base)
 print(f"{len(networks)} networks, {sum(map(count, networks)):,} of {count(base):,} parameters: {share:.0%}")
-assert len(networks) == 12 and count(base) == 63_082_496
+print(check("3.3-share", share))
+assert len(networks) == 12 and count(base) == 63_082_496 and check("3.3-share", share)
 
 # %% [markdown]
 # ## The notebook and the module agree

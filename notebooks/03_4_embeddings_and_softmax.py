@@ -467,13 +467,14 @@ for word in ("Katze", "Hund", "cat", "black", "ist"):
 #
 # ## Exercises
 #
-# 1. Derive the untrained loss for pre-norm with a final normalization. Does it differ?
-# 2. Label smoothing changes the loss of [Section 5.4](05_4_regularization.py). Show that the untrained loss is the same, up to noise.
-# 3. What is the untrained loss if the answer is the input token itself? Estimate it from the mean logit printed above, then measure it.
-# 4. Replace the normal distribution by a uniform one of the same variance. Which step of the derivation changes, and why does the result not?
+# 1. **Predict, then run.** What is the untrained loss if the answer is the input token itself? Estimate it from the mean logit printed above, then measure it.
+# 2. **Minutes.** With which loss does an untrained base model begin, with 37,000 tokens and logits of variance 1? Check: `check("3.4-untrained", answer)`.
+# 3. **Minutes.** Replace the normal distribution by a uniform one of the same variance. Which step of the derivation changes, and why does the result not?
+# 4. **An hour.** Derive the untrained loss for pre-norm with a final normalization. Does it differ?
+# 5. **An hour.** Label smoothing changes the loss of [Section 5.4](05_4_regularization.py). Show that the untrained loss is the same, up to noise.
 
 # %% [markdown]
-# A solution of exercise 3: the loss falls by the mean logit of the input token.
+# Solution to exercise 1: the loss falls by the mean logit of the input token.
 
 # %% tags=["hide-cell"]
 logits, tgt_in, tgt_out = untrained(transformer.TransformerConfig.small(vocab_size=4000))
@@ -482,6 +483,18 @@ other = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten()).item()
 own = logits.gather(-1, tgt_in[..., None]).mean().item()
 print(f"random answer {other:.1f}, input token {repeat:.1f}, expected {math.log(4000) + 0.5 - own:.1f}")
 assert abs(repeat - (math.log(4000) + 0.5 - own)) < 0.1
+
+# %% [markdown]
+# Solution to exercise 2: $\ln V + \sigma^2/2$ with $\sigma = 1$.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+answer = math.log(37_000) + 1 / 2
+print(f"{answer:.2f} nats")
+verdict = check("3.4-untrained", answer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

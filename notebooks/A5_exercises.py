@@ -355,17 +355,17 @@ def _weights_and_logits() -> Any:
 #| export
 @_exercise("3.1-layer-norm", "Predict, then run", tolerance=2e-3)
 def _layer_norm() -> Any:
-    """What does layer normalization, with gain 1 and bias 0, make of the row (1, 0, 0, 0)?
+    """What does layer normalization, with gain 1 and bias 0, make of the row (7, 5, 5, 5)?
 
     Answer: four numbers, to three digits.
-    Right: Mean 0 and variance 1.
+    Right: Mean 0 and variance 1: the row (1, 0, 0, 0) gives the same, since shift and scale go.
     n - 1: You divided by n - 1 in the variance. Layer normalization describes, it does not estimate: divide by n.
     variance: Divide by the standard deviation, not by the variance.
     mean alone: That has mean 0, but not yet variance 1.
     no mean: Take the mean away first.
     rms: That divides by the root mean square, as RMSNorm does. Take the mean away first.
     """
-    x = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    x = torch.tensor([7.0, 5.0, 5.0, 5.0], dtype=torch.float64)
     y, deviation = x - x.mean(), x.std(correction=0)
     wrong = {"n - 1": y / x.std(), "variance": y / deviation**2, "mean alone": y, "no mean": x / deviation}
     return F.layer_norm(x, (4,), eps=0), wrong | {"rms": x / x.square().mean().sqrt()}
