@@ -519,8 +519,8 @@ chart
 #   a new term. RoPE reaches keys alone, and needs no parameters.
 # - **Biases instead.** ALiBi (Press et al. [2022](https://arxiv.org/abs/2108.12409)) adds to each score a penalty
 #   that grows with the distance, and turns nothing.
-# - **Not every channel.** GPT-J and GPT-NeoX turn a quarter of each head's channels and leave the others without a
-#   position.
+# - **Not every channel.** GPT-NeoX (Black et al. [2022](https://arxiv.org/abs/2204.06745)) turns a quarter of each
+#   head's channels and leaves the others without a position.
 # - **Longer texts.** A model meets offsets it was not trained on. Two common ways out scale the positions down (Chen
 #   et al. [2023](https://arxiv.org/abs/2306.15595)) or raise the base, each with some more training.
 # - **Precision.** At large positions an angle in half precision is noise. `rotate` computes angles in double
@@ -566,7 +566,12 @@ assert scores[44] > 0.999
 # Solution to exercise 2: even channels first. The way back is the inverse permutation.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 order = [0, 2, 4, 6, 1, 3, 5, 7]
+verdict = check("11-pairing", order)
+print(verdict)
+assert verdict
 back = torch.tensor(order).argsort()
 print("back:", back.tolist())
 x, positions = torch.randn(10, 8, dtype=torch.float64), torch.arange(10)

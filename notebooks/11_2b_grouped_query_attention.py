@@ -452,8 +452,13 @@ assert abs(share - 9 / 16) < 1e-3
 # Solution to exercise 2: twice, for keys and values, the product of everything named but the query heads.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 answer = 2 * 32 * 8 * 128 * 4096 * 2
 print(f"{answer:,} bytes, {answer / GIB} GiB")
+verdict = check("11-cache-bytes", answer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # Solution to exercise 3: the classes are written so that each hands on to the next. Turning first is cheaper, since

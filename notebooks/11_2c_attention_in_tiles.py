@@ -282,8 +282,8 @@ chart = (
 chart
 
 # %% [markdown]
-# Choose *rising*: each tile has a new maximum, and the sum is cut down before the tile adds its own. Choose *falling*:
-# the first tile sets the maximum for good, and the sum only grows. Both lines end at the same heights.
+# Choose *rising*: each tile has a new maximum, and the sum is cut down before the tile adds its own. Choose
+# *falling*: the first tile sets the maximum for good, and the sum only grows. Both lines end at the same heights.
 #
 # ## What it saves: traffic
 #
@@ -314,9 +314,9 @@ assert moved_in_tiles(4096, 64, 32) > 0.9 * moved_by_equation(4096, 64)  # small
 assert abs(moved_in_tiles(32768, 64, 256) / moved_by_equation(32768, 64) - d / (2 * 256)) < 0.01
 
 # %% [markdown]
-# For long inputs the share is $d/(2t)$. Tiles of 32 save next to nothing at a head of 64; tiles of 128 leave a quarter.
-# How large a tile can be is up to the fast memory: it must hold a tile of queries, of keys, of values, and of scores. So
-# such kernels are written for one kind of chip at a time.
+# For long inputs the share is $d/(2t)$. Tiles of 32 save next to nothing at a head of 64; tiles of 128 leave a
+# quarter. How large a tile can be is up to the fast memory: it must hold a tile of queries, of keys, of values, and
+# of scores. So such kernels are written for one kind of chip at a time.
 #
 # On this page nothing got faster. Our loop is Python, and its tiles go back to the same memory. What is fast is the
 # same loop inside one kernel, and that is what `F.scaled_dot_product_attention` calls where it can: [multi-head
@@ -352,7 +352,7 @@ assert abs(moved_in_tiles(32768, 64, 256) / moved_by_equation(32768, 64) - d / (
 # 1. **Predict, then run.** The keys are shuffled, together with their values. Which of maximum, sum and output of a
 #    query change, on the way and at the end, without a causal mask?
 # 2. **Minutes.** The largest score so far is 2, and a new tile has one of 5. By which factor are the sums so far
-#    multiplied?
+#    multiplied? Check: `check("11-rescale", answer)`.
 # 3. **An hour.** Two machines each hold half of the keys and values. Write `merge(a, b)` for two `RunningSoftmax` of
 #    the same queries, so that neither machine sends more than its three tensors. Test it against Equation (1).
 # 4. **A day.** Write the backward pass: from the queries, keys, values, outputs, one number a query and the upstream
@@ -373,8 +373,12 @@ print("shuffled keys and values: the same outputs")
 # Solution to exercise 2: $e^{2-5}$.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 answer = math.exp(2 - 5)
-print(f"{answer:.4f}")
+verdict = check("11-rescale", answer)
+print(f"{answer:.4f}", verdict)
+assert verdict
 
 # %% [markdown]
 # Solution to exercise 3: the larger maximum is the new reference for both.
