@@ -123,7 +123,7 @@ def test_numpy_alone_and_short() -> None:
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
     assert found == {"numpy", "typing"}
-    assert code_lines(source) <= 400
+    assert code_lines(source) <= 320  # the chapter says three hundred
 
 
 # -------------------------------------------------------------------------------------------------------- against torch
@@ -365,7 +365,7 @@ def test_weights_are_copied_and_ids_are_left_alone() -> None:
     model.loss_and_gradients(*batch)
     for weight in weights.values():
         weight += 1
-    assert np.array_equal(model.logits(*batch[:2]), before)
+    np.testing.assert_allclose(model.logits(*batch[:2]), before, rtol=0, atol=1e-12)
     assert all(np.array_equal(ids, given_id) for ids, given_id in zip(batch, given_ids, strict=True))
 
 
