@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 10 From Transformer to GPT
 #
-# PROSE
+# A GPT is the paper's decoder with its encoder taken away: one of our encoder layers under a causal mask, stacked. This chapter starts from the shell that many have
+# written, with everything but the Transformer in it, measures what it cannot learn, and puts the missing parts in, until the logits are GPT-2's.
 
 # %%
 #| default_exp gpt
@@ -10,6 +11,18 @@
 import transformer
 
 transformer.check_version("0.1")
+
+import json
+import math
+import statistics
+from itertools import islice
+from pathlib import Path
+
+import altair as alt
+import torch
+
+from transformer import DecoderLayer, embedded_corpus
+from transformer.exercises import check
 
 # %%
 #| export
@@ -29,6 +42,333 @@ from transformer.masks import causal_mask
 from transformer.multi_head import KeyValueCache, MultiHeadAttention
 from transformer.positional_encoding import LearnedPositionalEncoding
 
+
+# %% [markdown]
+# ## The shell
+#
+# > At each step the model is auto-regressive, consuming the previously generated symbols as additional input when generating the next.
+# >
+# > — Section 3
+#
+# Translation is not needed for that. A *language model* continues a text, symbol by symbol. The smallest programs that do so share one shape: random windows of a text, a table
+# of tokens, a table of positions, a linear layer, AdamW, and a loop that draws the next token. Here it is. The text is English sentences of the
+# [embedded corpus](A1_the_embedded_corpus.py), one a line, and a token is a character.
+
+# %%
+def sentences(split: str, number: int) -> str:
+    """So many English sentences, one a line."""
+    return "\n".join(pair.source for pair in islice(embedded_corpus(split), number))
+
+
+WINDOW = 64
+train_text, unseen_text = sentences("train", 20_000), sentences("dev", 1_300)
+characters = sorted(set(train_text))
+V = len(characters)
+assert set(unseen_text) <= set(characters)
+
+
+def encode(text: str) -> torch.Tensor:
+    return torch.tensor([characters.index(character) for character in text])
+
+
+def decode(ids: torch.Tensor) -> str:
+    return "".join(characters[i] for i in ids.tolist())
+
+
+train_ids, unseen_ids = encode(train_text), encode(unseen_text)
+print(f"{len(train_ids):,} characters to train on, {len(unseen_ids):,} unseen; {V} different ones: {''.join(characters)!r}")
+print(train_text[:130])
+
+# %%
+class Shell(nn.Module):
+    """What is left of a GPT without the Transformer."""
+
+    def __init__(self, vocab_size: int, d_model: int, max_len: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        self.positions = nn.Embedding(max_len, d_model)
+        self.head = nn.Linear(d_model, vocab_size)
+
+    def forward(self, ids: Tensor) -> Tensor:  # (B, n)
+        x = self.tokens(ids) + self.positions(torch.arange(ids.size(1)))  # (B, n, d_model)
+        return self.head(x)  # (B, n, V)
+
+
+# %%
+def windows(ids: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, (B, WINDOW) each: the target of a position is the next character."""
+    rows = ids[starts[:, None] + torch.arange(WINDOW + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def train(model: nn.Module, updates: int, learning_rate: float, rows: int = 16) -> None:
+    """AdamW on random windows of the training text; the learning rate rises, then falls."""
+    adam = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(adam, learning_rate, total_steps=updates, pct_start=0.1)
+    for _ in range(updates):
+        inputs, targets = windows(train_ids, torch.randint(len(train_ids) - WINDOW, (rows,)))
+        adam.zero_grad()
+        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+        adam.step()
+        schedule.step()
+
+
+# %%
+inputs, targets = windows(unseen_ids, torch.arange(0, len(unseen_ids) - WINDOW, WINDOW))  # every unseen character once
+
+
+@torch.inference_mode()
+def losses(model: nn.Module) -> Tensor:
+    """Nats for every unseen character, by window and position: (windows, WINDOW)."""
+    return F.cross_entropy(model(inputs).mT, targets, reduction="none")
+
+
+torch.manual_seed(0)
+shell = Shell(V, d_model=64, max_len=WINDOW)
+train(shell, updates=800, learning_rate=0.02)
+shell_losses = losses(shell)
+print(f"nats per unseen character: {shell_losses.mean():.2f}; without any knowledge it is ln {V} = {math.log(V):.2f}")
+
+# %%
+begin = encode("\n")[None].expand(100, 1)  # (B, 1): a new line begins a sentence
+ids, chance = begin, torch.Generator().manual_seed(0)
+with torch.inference_mode():
+    for _ in range(WINDOW - 1):  # the sampling loop: logits, softmax, draw, append
+        logits = shell(ids)[:, -1]  # (B, V)
+        ids = torch.cat([ids, torch.multinomial(logits.softmax(-1), 1, generator=chance)], dim=1)  # (B, n + 1)
+shell_says = ids
+
+words = set(train_text.split())
+
+
+def known_words(ids: Tensor) -> float:
+    """Which share of the words are words of the training text; the last of a row may be cut off and does not count."""
+    return statistics.mean(word in words for row in ids for word in decode(row).split()[:-1])
+
+
+print(f"of ten words that the shell says, {10 * known_words(shell_says):.0f} exist")
+assert known_words(shell_says) < 0.4
+
+# %% [markdown]
+# Pairs of letters look like English; words seldom come of it (they can be read below). Line by line, the shell against the paper:
+#
+# | the shell | the paper | what the paper has there |
+# |---|---|---|
+# | `ids[starts + …]`, input and target one apart | Section 3.1 | outputs "offset by one position"; no source sentence |
+# | `tokens(ids)` | Section 3.4 | the same, multiplied by $\sqrt{d_{\text{model}}}$ |
+# | `positions(arange(n))` | Section 3.5 | sinusoids; learned vectors are row (E) of Table 3 of the paper |
+# | `x = …` and straight to the head | Sections 3.1 to 3.3 | **all that the shell lacks**, see below |
+# | `head(x)` | Section 3.4 | the embedding matrix again, without a bias |
+# | `cross_entropy` | Section 5.4 | with label smoothing |
+# | `AdamW`, rising and falling rate | Section 5.3 | Adam, a warm-up and an inverse square root |
+# | random windows | Section 5.1 | sentence pairs of like length |
+# | the sampling loop | Section 6.1 | beam search |
+#
+# | it lacks | Section | so that |
+# |---|---|---|
+# | attention | 3.2.1 | no position learns of another |
+# | several heads | 3.2.2 | it could not look at two places for two reasons |
+# | a causal mask | 3.2.3 | not needed while nothing moves between positions; with attention, without it, the next character would be read off |
+# | a feed-forward network | 3.3 | nothing is computed within a position |
+# | residual connections | 3.1 | a second layer would have to carry everything on by itself |
+# | layer normalization | 3.1 | a deep stack would not train at this rate |
+# | dropout | 5.4 | nothing; in an endless text there is nothing to regularize |
+#
+# ## Check it: the shell learns bigrams and no more
+#
+# **It sees one character.** Change all characters of a window but one: the logits at that one stay as they were, to the bit.
+
+# %%
+with torch.inference_mode():
+    other = inputs[:8].clone()
+    other[:, :40] = torch.randint(V, (8, 40))
+    assert torch.equal(shell(other)[:, 40:], shell(inputs[:8])[:, 40:])
+print("40 earlier characters replaced; the logits after them: equal to the bit")
+
+# %% [markdown]
+# So its logits are a function of the character and its place in the window. The place says nothing, since windows begin anywhere. What is left is a table with a row for each
+# character: a *bigram* model. The best such table for a text has the shares of the text itself, and its loss is the conditional entropy
+# $H(x_{t+1} \mid x_t)$. No table gets below it (Gibbs' inequality). We take the places away by giving all of them their mean, and hold the shell against both: the bound, and the
+# table that is filled by counting the training text.
+
+# %%
+def code(rows: Tensor) -> Tensor:
+    """One number for each row of characters: (R, n) → (R)."""
+    return sum((rows[:, j] * V**j for j in range(rows.size(1))), torch.zeros(len(rows), dtype=torch.int64))
+
+
+# How often every sequence of n characters occurs in the training text, by its number.
+LONGEST = 8
+sequences = {n: code(train_ids.unfold(0, n, 1)).unique(return_counts=True) for n in range(1, LONGEST + 2)}
+
+
+def count(rows: Tensor) -> Tensor:
+    """How often each row of characters occurs in the training text: (R, n) → (R)."""
+    if rows.size(1) == 0:
+        return torch.full((len(rows),), len(train_ids))
+    known, counts = sequences[rows.size(1)]
+    at = torch.searchsorted(known, code(rows)).clamp(max=len(known) - 1)
+    return torch.where(known[at] == code(rows), counts[at], 0)
+
+
+# %%
+def table_losses(rows: Tensor) -> Tensor:
+    """Nats for the last character of each row, (R, n + 1) → (R), from counts of what followed the n before it.
+
+    What was never seen gets a share of one count, spread as the table of the next shorter context says.
+    """
+    p = torch.full((len(rows),), 1 / V, dtype=torch.float64)
+    for n in range(rows.size(1)):
+        seen = rows[:, rows.size(1) - 1 - n :]  # the last n characters and the one that follows
+        p = (count(seen) + p) / (count(seen[:, :-1]) + 1)
+    return -p.log()
+
+
+tables = [table_losses(unseen_ids.unfold(0, n + 1, 1)).mean().item() for n in range(LONGEST + 1)]
+for n, nats in enumerate(tables):
+    print(f"a table of what follows {n} characters: {nats:.2f} nats")
+
+# %%
+pair = torch.bincount(inputs.flatten() * V + targets.flatten(), minlength=V * V).view(V, V).double()  # (now, next)
+bound = -(pair * (pair / pair.sum(1, keepdim=True).clamp(min=1)).clamp(min=1e-300).log()).sum() / pair.sum()
+with torch.no_grad():
+    placeless = Shell(V, 64, WINDOW)
+    placeless.load_state_dict(shell.state_dict())
+    placeless.positions.weight[:] = shell.positions.weight.mean(0)
+learned = losses(placeless).double().mean().item()
+counted = table_losses(torch.stack([inputs, targets], -1).flatten(0, 1)).mean().item()
+print(f"shell {shell_losses.mean():.2f}, without places {learned:.2f}; counted table {counted:.2f}; no table below {bound:.2f}")
+assert bound < learned < counted + 0.02
+assert abs(shell_losses.double().mean() - learned) < 0.02
+
+# %% [markdown]
+# Less than 0.02 nats apart, and none below the bound. The table is not only as good; it is the same. Row by row, the softmax of the shell's logits is the share of what follows in the
+# training text:
+
+# %%
+after = torch.stack([count(torch.stack([torch.full((V,), i), torch.arange(V)], 1)) for i in range(V)]).double()
+after /= after.sum(1, keepdim=True)  # (now, next): shares in the training text
+with torch.inference_mode():
+    rows = placeless(torch.arange(V)[:, None])[:, 0].double().softmax(-1)  # (now, next): the shell's
+often = torch.bincount(train_ids, minlength=V) / len(train_ids)
+divergence = (often * (after * (after.clamp(min=1e-9) / rows).log()).sum(1)).sum().item()  # nats, weighted by frequency
+furthest = (after - rows).abs()[often > 0.01].max().item()
+print(f"divergence of the shell's rows from the counted ones below 0.02 nats: {divergence < 0.02}")
+assert divergence < 0.02 and furthest < 0.1
+
+# %% [markdown]
+# ## The block is there already
+#
+# What the shell lacks is one encoder layer of [Section 3.1](03_1_encoder_and_decoder_stacks.py), with one change.
+#
+# > Similarly, self-attention layers in the decoder allow each position in the decoder to attend to all positions in the decoder up to and including that position. We need to prevent leftward information flow in the decoder to preserve the auto-regressive property.
+# >
+# > — Section 3.2.3
+#
+# A decoder layer is that encoder layer under a causal mask, and a third sub-layer that reads the encoder's output. Without an encoder the third has nothing to read. Here a decoder
+# layer's cross-attention is silenced: its output projection is set to zero. With normalization before each sub-layer, adding zero changes nothing, and the layer *is* the encoder layer with the same weights,
+# whatever the memory says.
+
+# %%
+def attention() -> MultiHeadAttention:
+    return MultiHeadAttention(32, n_heads=4)
+
+
+torch.manual_seed(0)
+decoder_layer = DecoderLayer(attention(), attention(), PositionwiseFeedForward(32, 128), 32, norm_order="pre").eval()
+encoder_layer = EncoderLayer(attention(), PositionwiseFeedForward(32, 128), 32, norm_order="pre").eval()
+nn.init.zeros_(decoder_layer.memory_attention.w_o.weight)
+nn.init.zeros_(decoder_layer.memory_attention.w_o.bias)
+shared = {name.replace("self_attention_block", "attention_block"): weight for name, weight in decoder_layer.state_dict().items() if "memory" not in name}
+encoder_layer.load_state_dict(shared)
+with torch.inference_mode():
+    x, memory = torch.randn(2, 10, 32), torch.randn(2, 7, 32)
+    assert torch.allclose(decoder_layer(x, memory), encoder_layer(x, causal_mask(10)), atol=1e-6)
+gone = [name for name in decoder_layer.state_dict() if "memory" in name]
+print("decoder layer without cross-attention = encoder layer with a causal mask; gone:", *gone, sep="\n  ")
+
+# %% [markdown]
+# Why could the encoder go? Because one stack can do both of its jobs: put the source before the target in one sequence, and let the mask say who sees whom. The paper's three kinds of attention, laid out over
+# source and target positions, are one mask of one block:
+
+# %%
+n, m = 4, 6  # source and target positions
+encoder_sees = torch.ones(n, n, dtype=torch.bool)
+decoder_sees_itself = causal_mask(m)
+decoder_sees_the_source = torch.ones(m, n, dtype=torch.bool)
+encoder_decoder = torch.cat(
+    [
+        torch.cat([encoder_sees, torch.zeros(n, m, dtype=torch.bool)], 1),
+        torch.cat([decoder_sees_the_source, decoder_sees_itself], 1),
+    ]
+)
+MASKS = {
+    "no attention (the shell)": torch.eye(n + m, dtype=torch.bool),
+    "decoder-only: causal": causal_mask(n + m),
+    "encoder–decoder: prefix": encoder_decoder,
+    "encoder-only: full": torch.ones(n + m, n + m, dtype=torch.bool),
+}
+for name, mask in MASKS.items():
+    print(f"{name:26} {mask.sum():3} of {mask.numel()} pairs")
+
+# %% [markdown]
+# It is the same block, and not quite the same model: in the paper the source is read by weights of its own, and a target position has two softmaxes, one for each side. Raffel et al.
+# ([2020](https://arxiv.org/abs/1910.10683)) compare an encoder–decoder, a causal stack and one with a prefix at full size. The first decoder-only Transformer (Liu et al. [2018](https://arxiv.org/abs/1801.10198); two of the paper's authors wrote it, too) had
+# simply the source, a separator and the target in one causal sequence: half of the parameters, and one task, the next token, for all positions. [Section 7](07_conclusion.py) follows the three families.
+#
+# Does the mask decide where information goes, through a whole stack? We change the character at one position and see where the output moves, in two layers with random weights.
+
+# %%
+@torch.inference_mode()
+def influence(layers: list[EncoderLayer], mask: Tensor) -> Tensor:
+    """How far each output moves when one input changes: (n, n), row by output, column by input."""
+    size = len(mask)
+    x = torch.randn(size, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    inputs = x.repeat(size + 1, 1, 1)  # one copy for each changed position, and one as it was
+    inputs[torch.arange(size), torch.arange(size)] *= -1
+    for layer in layers:
+        inputs = layer(inputs, mask)
+    return (inputs[:size] - inputs[size]).norm(dim=-1).T
+
+
+torch.manual_seed(2)
+stack = [EncoderLayer(attention(), PositionwiseFeedForward(32, 128), 32, norm_order="pre").double().eval() for _ in range(2)]
+moved = {name: influence(stack, mask) for name, mask in MASKS.items()}
+for name, mask in MASKS.items():
+    assert torch.equal(moved[name] > 1e-9, mask), name
+print("under each mask, through two layers: outputs move exactly where the mask allows it")
+
+# %% tags=["hide-input"]
+labels = [f"s{i + 1}" for i in range(n)] + [f"t{i + 1}" for i in range(m)]
+cells = [
+    {"mask": name, "output": labels[i], "input": labels[j], "moves": round(value, 3)}
+    for name, matrix in moved.items()
+    for i, row in enumerate(matrix.tolist())
+    for j, value in enumerate(row)
+    if value > 1e-9
+]
+heat = (
+    alt.Chart(alt.Data(values=cells))
+    .mark_rect(stroke="#7a7f87", strokeWidth=0.5)
+    .encode(
+        x=alt.X("input:N", sort=labels, title="input changed", scale=alt.Scale(domain=labels), axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("output:N", sort=labels, title="output moves", scale=alt.Scale(domain=labels)),
+        color=alt.Color("moves:Q", title="by", scale=alt.Scale(scheme="viridis", type="log", domain=[0.05, 20]), legend=alt.Legend(orient="bottom")),
+        tooltip=["mask:N", "output:N", "input:N", "moves:Q"],
+    )
+    .properties(width=165, height=165)
+    .facet(facet=alt.Facet("mask:N", title=None, sort=list(MASKS)), columns=2)
+    .properties(title="One block, four masks: the shell is the one without")
+)
+heat
+
+# %% [markdown]
+# Four source positions, s1 to s4, six target positions, t1 to t6. An empty cell: nothing passes. The shell's is the diagonal. The causal triangle is a GPT. The prefix adds one square, where the source sees its own
+# later words. The full square is BERT's; it cannot say what comes next, because it has seen it.
+#
+# ## GPT-2 from our parts
+#
+# What follows is GPT-2 (Radford et al. 2019): the layer above, $N$ times, with normalization before each sub-layer and once at the end, learned positions, and the output matrix tied to the embedding.
 
 # %%
 #| export
@@ -297,4 +637,405 @@ def convert_gpt2_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 # %% [markdown]
+# Three things are GPT-2's own. It does **not** multiply the embedding by $\sqrt{d_{\text{model}}}$, so we divide by it what `TokenEmbedding` multiplied. Its weights begin normal with a deviation of 0.02, and what
+# writes into the residual stream begins smaller by the root of the number of additions, $2N$. We scale 0.02 with the width, so that small models begin alike. And its dropout falls on the attention weights, too.
+#
+# Why does the paper multiply and GPT-2 not? Sinusoids come in one size. Learned positions begin as small as the tokens.
+
+# %%
+gpt_like, paper_like = GPT(GPTConfig(V, d_model=64, n_layers=1, n_heads=4, max_len=WINDOW)), transformer.TokenEmbedding(V, 64)
+size = {
+    "GPT-2's token vector": gpt_like.embedding.weight.norm(dim=1).mean().item(),
+    "GPT-2's position vector": gpt_like.positions.weight.norm(dim=1).mean().item(),
+    "the paper's token vector, times √d_model": paper_like(torch.arange(V)[None]).norm(dim=-1).mean().item(),
+    "a sinusoid": transformer.sinusoids(WINDOW, 64).norm(dim=1).mean().item(),
+}
+for what, length in size.items():
+    print(f"{what:41} is {length:.1f} long")
+assert size["a sinusoid"] > 5 * size["GPT-2's token vector"]
+
+# %% [markdown]
+# A sinusoid beside one of GPT-2's token vectors would drown it; beside the paper's it does not. GPT-2's two tables begin alike, and nothing needs to be multiplied.
+#
+# `forward` passes a causal mask to our `Encoder`. `generate` walks through the same layers with a cache of keys and values for each, so that a step computes one position. With learned positions there is no
+# position beyond `max_len`, and `generate` says so rather than forget the beginning.
+#
+# ### See it: the smallest GPT-2
+#
+# On the device "meta" a model has shapes and no numbers, so its parameters can be counted without a gigabyte.
+
+# %%
+with torch.device("meta"):
+    gpt2 = GPT(GPTConfig(vocab_size=50_257))
+V2, d, N, L = 50_257, 768, 12, 1024
+by_formula = V2 * d + L * d + N * (4 * (d * d + d) + (8 * d * d + 5 * d) + 4 * d) + 2 * d
+print(f"GPT-2: {transformer.count_parameters(gpt2):,} parameters, {V2 * d / by_formula:.0%} of them the token table")
+assert transformer.count_parameters(gpt2) == by_formula == 124_439_808
+
+# %% [markdown]
+# The report's table says 117 million, which its authors later corrected; the published weights are this many. Are the *logits* GPT-2's as well? A test of this book gives a `GPT2LMHeadModel` of Hugging Face random weights, hands them to
+# `convert_gpt2_weights`, and finds equal logits. What the conversion undoes is shown here on one layer's attention: there, queries, keys and values are one matrix, and matrices are stored as the
+# paper writes them, $xW$, not $xW^\top$.
+
+# %%
+width = 12
+c_attn, bias = torch.randn(width, 3 * width), torch.randn(3 * width)  # (in, out), as in GPT-2's file
+ours = convert_gpt2_weights({"h.0.attn.c_attn.weight": c_attn, "h.0.attn.c_attn.bias": bias})
+for name, tensor in ours.items():
+    print(f"{name:45} {tuple(tensor.shape)}")
+small = MultiHeadAttention(width, 3)
+small.load_state_dict({name.split(".", 4)[-1]: tensor for name, tensor in ours.items()}, strict=False)
+x = torch.randn(1, 5, width)
+query, key, value = (x @ c_attn + bias).chunk(3, dim=-1)
+assert torch.allclose(small.w_q(x), query, atol=1e-5) and torch.allclose(small.w_v(x), value, atol=1e-5)
+
+# %% [markdown]
+# ### Check it: what a GPT sees, and what its cache changes
+
+# %%
+torch.manual_seed(0)
+tiny = GPT(GPTConfig(V, d_model=32, n_layers=2, n_heads=4, max_len=WINDOW, dropout=0.0)).eval()
+with torch.inference_mode():
+    ids, logits = inputs[:1], tiny(inputs[:1])
+    for position in (0, 17, 63):
+        changed = ids.clone()
+        changed[0, position] = (ids[0, position] + 1) % V
+        reached = (tiny(changed) != logits).any(-1)[0].nonzero().flatten().tolist()
+        assert reached == list(range(position, WINDOW))
+        print(f"character {position:2} changed: logits {reached[0]} to {reached[-1]} move")
+assert all(isinstance(layer, EncoderLayer) for layer in tiny.blocks.layers)
+
+# %%
+prompt, slow = inputs[:3, :10], inputs[:3, :10]
+for _ in range(30):  # no cache: the whole sequence again for each character
+    with torch.inference_mode():
+        slow = torch.cat([slow, tiny(slow)[:, -1:].argmax(-1)], dim=1)
+assert torch.equal(tiny.generate(prompt, 30, top_k=1), slow)
+print("30 characters generated with the cache and without: the same")
+
+# %% [markdown]
+# ## Train it on characters
+#
+# The same text, the same windows, the same loop as for the shell; two layers, 64 wide, four heads.
+
+# %%
+torch.manual_seed(0)
+gpt = GPT(GPTConfig(V, d_model=64, n_layers=2, n_heads=4, max_len=WINDOW, dropout=0.0))
+train(gpt, updates=1000, learning_rate=0.008)
+gpt.eval()
+gpt_losses = losses(gpt)
+print(f"{transformer.count_parameters(gpt):,} parameters")
+
+# %%
+nats = {"uniform": math.log(V), "characters alone": tables[0], "bigrams": tables[1], "the shell": shell_losses.mean().item(), "GPT": gpt_losses.mean().item()}
+for name, value in nats.items():
+    print(f"{name:17} {value:.1f} nats per character")
+assert nats["GPT"] < 0.5 * nats["bigrams"], "a GPT must fall far below the bigrams"
+assert nats["GPT"] < tables[3] - 0.05, "three characters are not enough for a table to do as well"
+
+# %% [markdown]
+# The shell ends where the bigrams end. The GPT falls to less than half of that, and below a table of what follows every three characters. Where in the window does it win? At the first position it has
+# seen one character, and no more than a bigram can be known. Each further position has seen one more.
+
+# %% tags=["hide-input"]
+curves = [
+    {"seen": position + 1, "nats": round(value, 3), "model": name}
+    for name, by_position in (("GPT", gpt_losses.mean(0)), ("shell", shell_losses.mean(0)))
+    for position, value in enumerate(by_position.tolist())
+]
+levels = [{"table": n, "level": round(value, 3), "entries": len(sequences[n + 1][0]), "model": "table"} for n, value in enumerate(tables)]
+remembered = alt.param("remembered", value=1, bind=alt.binding_range(min=0, max=LONGEST, step=1, name="characters the table remembers "))
+colour = alt.Color("model:N", title=None, scale=alt.Scale(domain=["GPT", "shell", "table"], range=["#0072B2", "#D55E00", "#009E73"]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300))
+dash = alt.StrokeDash("model:N", title=None, scale=alt.Scale(domain=["GPT", "shell", "table"], range=[[1, 0], [6, 3], [2, 3]]))
+y = alt.Y("nats:Q", title="nats per character", scale=alt.Scale(domain=[0, 3.1]))
+lines = (
+    alt.Chart(alt.Data(values=curves))
+    .mark_line(strokeWidth=2)
+    .encode(x=alt.X("seen:Q", title="characters seen in the window", scale=alt.Scale(domain=[1, WINDOW], nice=False)), y=y, color=colour, strokeDash=dash, tooltip=["model:N", "seen:Q", "nats:Q"])
+)
+level = (
+    alt.Chart(alt.Data(values=levels))
+    .transform_filter("datum.table == remembered")
+    .mark_rule(strokeWidth=2)
+    .encode(y=alt.Y("level:Q"), color=colour, strokeDash=dash, tooltip=["table:Q", "level:Q", "entries:Q"])
+)
+chart = (level + lines).add_params(remembered).properties(width=430, height=240, title="The GPT begins as a bigram and uses what it has seen since")
+chart
+
+# %% [markdown]
+# The solid line is the GPT, the dashed one the shell, which never leaves the bigrams' level. The dotted line is a table of what follows the last $n$ characters, by counting; choose $n$. With $n = 1$ it lies on the shell, with 3 the
+# GPT is below it from a few characters on. Our language is small, and this GPT is small and has seen little: tables of five or more characters still do better, at the price of ever more entries. Then they, too, come to
+# an end: most long contexts never occurred in the training text.
+
+# %%
+first = table_losses(torch.stack([inputs[:, 0], targets[:, 0]], 1)).mean().item()
+assert abs(gpt_losses[:, 0].mean().item() - first) < 0.3, "with one character seen, a GPT is a bigram model"
+assert gpt_losses[:, 16:].mean() < 0.6 * gpt_losses[:, 1].mean(), "and with more it is not"
+assert abs(shell_losses[:, 16:].mean() - shell_losses[:, 0].mean()) < 0.2
+best = min(range(len(tables)), key=tables.__getitem__)
+assert tables[5] < nats["GPT"] and best < LONGEST
+for n in (1, 3, best):
+    print(f"a table that remembers {n} characters: {len(sequences[n + 1][0]):,} entries")
+print(f"the GPT: {transformer.count_parameters(gpt):,} parameters")
+
+# %% [markdown]
+# ## Generate
+#
+# > We used beam search with a beam size of $4$ and length penalty $\alpha=0.6$.
+# >
+# > — Section 6.1
+#
+# A translation should be the most probable one. A continued text should not: it is one of many. So a GPT *draws* the next token, from the softmax of the logits divided by a temperature. At 1 it draws from what it has learned; towards 0 the
+# most probable token wins.
+
+# %%
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+said = {t: gpt.generate(begin, WINDOW - 1, temperature=t, generator=seeded()) for t in (0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)}
+share = {t: known_words(ids) for t, ids in said.items()}
+assert share[1.0] > 0.8
+assert share[0.3] > share[1.0] > share[2.0]
+for t in (0.3, 1.0, 2.0):
+    print(f"temperature {t}: of ten words, at least {int(10 * share[t])} exist")
+
+# %%
+@torch.inference_mode()
+def surprise(ids: Tensor) -> float:
+    """Nats per character after the first eight, by the GPT."""
+    return F.cross_entropy(gpt(ids[:, :-1]).mT, ids[:, 1:], reduction="none")[:, 7:].mean().item()
+
+
+# %% tags=["hide-input"]
+shown = [
+    {"who": f"GPT, temperature {t:g}", "line": i, "text": line}
+    for t, ids in said.items()
+    for i, line in enumerate([decode(row[1:]).replace("\n", " / ") for row in ids[:6]])
+] + [{"who": "the shell", "line": i, "text": decode(row[1:]).replace("\n", " / ")} for i, row in enumerate(shell_says[:6])]
+who = ["the shell"] + [f"GPT, temperature {t:g}" for t in said]
+speaker = alt.param("speaker", value="GPT, temperature 1", bind=alt.binding_select(options=who, name="who speaks "))
+texts = (
+    alt.Chart(alt.Data(values=shown))
+    .transform_filter("datum.who == speaker")
+    .mark_text(align="left", font="monospace", fontSize=11, color="#0072B2")
+    .encode(x=alt.value(0), y=alt.Y("line:O", axis=None), text="text:N", tooltip="text:N")
+    .properties(width=450, height=120, title="Six continuations of a new line")
+)
+nats_said = [{"temperature": t, "nats": round(surprise(ids), 3), "what": "drawn at this temperature"} for t, ids in said.items()]
+kinds = alt.Scale(domain=["drawn at this temperature", "unseen text"], range=["#0072B2", "#D55E00"])
+own = (
+    alt.Chart(alt.Data(values=nats_said))
+    .mark_line(point=alt.OverlayMarkDef(size=50))
+    .encode(
+        x=alt.X("temperature:Q", scale=alt.Scale(domain=[0, 2.1], nice=False)),
+        y=alt.Y("nats:Q", title="nats per character"),
+        color=alt.Color("what:N", title=None, scale=kinds, legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300)),
+        strokeDash=alt.StrokeDash("what:N", title=None, scale=alt.Scale(domain=kinds.domain, range=[[1, 0], [6, 3]])),
+        tooltip=["what:N", "temperature:Q", "nats:Q"],
+    )
+)
+text_level = (
+    alt.Chart(alt.Data(values=[{"nats": round(surprise(inputs[:300]), 3), "what": "unseen text"}]))
+    .mark_rule(strokeWidth=2)
+    .encode(y="nats:Q", color=own.encoding.color, strokeDash=own.encoding.strokeDash, tooltip=["what:N", "nats:Q"])
+)
+measures = (own + text_level).properties(width=400, height=150, title="At temperature 1 it surprises itself as the text does")
+chart = (texts & measures).resolve_legend(color="independent", strokeDash="independent").add_params(speaker)
+chart
+
+# %% [markdown]
+# Choose who speaks; a slash marks a line's end. The shell's letters seldom become words. The GPT at 0.3 is correct and predictable; at 2 it stammers. Between them lies 1, where it says what it believes: there its own text surprises it about
+# as much as ours does, the dashed line.
+#
+# ### Check it: the most probable text is not a typical one
+#
+# Holtzman et al. ([2020](https://arxiv.org/abs/1904.09751)) found that what people write is less probable than what a search would choose. Our grammar is no person, but the same can be measured on it: the GPT's own loss on unseen text, on what it draws,
+# and on what it writes when it always takes the most probable character.
+
+# %%
+real = inputs[:300]  # (B, WINDOW): unseen text
+drawn = gpt.generate(real[:, :8], WINDOW - 8, generator=seeded())
+greedy = gpt.generate(real[:, :8], WINDOW - 8, top_k=1)
+by_kind = {"unseen text": surprise(real), "drawn": surprise(drawn), "most probable": surprise(greedy)}
+assert abs(by_kind["drawn"] / by_kind["unseen text"] - 1) < 0.25
+assert by_kind["most probable"] < 0.7 * by_kind["unseen text"]
+print("nats per character: what it draws is within a quarter of unseen text; the most probable text is at least three tenths below")
+
+# %% [markdown]
+# ## What each part buys
+#
+# Between the shell and the GPT lie the paper's sub-layers. Here they are added one at a time, each rung with one part more than the one before and with the same updates, windows and learning rate. Then the GPT of one layer is
+# changed in one choice at a time, mostly to the paper's. Every model has one layer and was trained with three seeds, for fewer updates than the GPT above; the loss is measured on unseen text and never smoothed.
+
+# %%
+places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
+file = next((path for place in places if (path := place / "book/results/gpt.json").is_file()), None)
+results: dict[str, list[float]] = {}
+if file is None:
+    print("The record is book/results/gpt.json in the book's repository. Without it there is nothing to show.")
+else:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}\n")
+    for run in record["runs"].values():
+        results.setdefault(run["arguments"]["model"], []).append(run["result"]["loss"])
+    for model, values in results.items():
+        print(f"{model:22} {statistics.mean(values):.2f} nats per character, from {min(values):.2f} to {max(values):.2f}")
+
+# %%
+ladder = list(results)[:6]
+if results:
+    mean = {model: statistics.mean(values) for model, values in results.items()}
+    assert mean["the shell"] > mean["+ residuals"] + 0.1 > mean["+ layer norm"] + 0.5
+    assert min(results["label smoothing 0.1"]) > mean["as GPT-2"]
+    assert abs(mean["ReLU"] - mean["as GPT-2"]) < 0.15 and abs(mean["untied output"] - mean["as GPT-2"]) < 0.15
+    assert min(results["sinusoids"]) > mean["as GPT-2"] + 0.3 and mean["sinusoids, embedding × √d"] < mean["sinusoids"] - 0.3
+    without = min(mean[model] for model in ladder[1:4])
+    print(f"the best rung with attention and without residual connections: {without:.2f}; the shell: {mean['the shell']:.2f}")
+
+# %% tags=["hide-input"]
+chart = None
+if results:
+    rows = [{"model": model, "nats": value, "kind": "ladder" if model in ladder else "variant"} for model, values in results.items() for value in values]
+    kinds = {"ladder": "the shell, part by part", "variant": "the GPT of one layer, one choice changed"}
+    rows = [row | {"kind": kinds[row["kind"]]} for row in rows]
+    base = alt.Chart().encode(
+        y=alt.Y("model:N", sort=list(results), title=None, axis=alt.Axis(labelLimit=160)),
+        x=alt.X("nats:Q", title="nats per character", scale=alt.Scale(zero=False)),
+        color=alt.Color("kind:N", legend=None, scale=alt.Scale(range=["#0072B2", "#D55E00"])),
+        shape=alt.Shape("kind:N", legend=None),
+        tooltip=["model:N", "nats:Q"],
+    )
+    chart = (
+        alt.layer(base.mark_point(filled=True, size=60, opacity=0.8), base.mark_tick(thickness=2, size=18).encode(x="mean(nats):Q"), data=alt.Data(values=rows))
+        .properties(width=270, height=130)
+        .facet(row=alt.Row("kind:N", title=None, sort=list(kinds.values()), header=alt.Header(orient="top", labelAnchor="start")), spacing=10)
+        .resolve_scale(y="independent", x="independent")
+        .properties(title="Attention pays once there are residuals and norms")
+    )
+chart
+
+# %% [markdown]
+# Each point is a seed, each tick the mean of three. Attention alone is not what makes the difference. Without residual connections a position's own character has to pass through the softmax with all others, and the shell had it for
+# nothing. With them the loss falls below the shell's, and with layer normalization it falls again, by more. Below: what a norm after the sum costs at this learning rate, and what smoothing costs in perplexity, as the
+# paper says. ReLU for GELU and an output matrix of its own change little. Sinusoids added to small token vectors drown them; multiplied by $\sqrt{d_{\text{model}}}$, as in the paper, the tokens are heard.
+#
+# ## Each difference from the paper
+#
+# > In our model, we share the same weight matrix between the two embedding layers and the pre-softmax linear transformation, similar to [30].
+# >
+# > — Section 3.4
+#
+# > We also experimented with using learned positional embeddings [9] instead, and found that the two versions produced nearly identical results (see Table 3 row (E)).
+# >
+# > — Section 3.5
+#
+# > During training, we employed label smoothing of value $\epsilon_{ls}=0.1$ [36]. This hurts perplexity, as the model learns to be more unsure, but improves accuracy and BLEU score.
+# >
+# > — Section 5.4
+#
+# | | the paper | GPT-2 | measured here |
+# |---|---|---|---|
+# | encoder and cross-attention | yes | none | the layer is the same without them, above |
+# | normalization | after each sum | before each sub-layer, and once at the end | "normalization after" |
+# | positions | sinusoids | learned | "sinusoids, embedding × √d" |
+# | embedding | multiplied by $\sqrt{d_{\text{model}}}$ | as it is | the lengths above; "sinusoids" has the one without the other |
+# | output matrix | tied | tied | "untied output" |
+# | activation | ReLU | GELU, approximated with tanh (Hendrycks and Gimpel [2016](https://arxiv.org/abs/1606.08415)) | "ReLU" |
+# | label smoothing | 0.1 | none named | "label smoothing 0.1" |
+# | dropout | on sums and sub-layers' outputs | on attention weights, too | off |
+# | initialization | not told | normal, smaller into the stream | – |
+# | optimizer | Adam, warm-up, inverse square root | GPT-1: Adam, warm-up, cosine, and the weight decay of Loshchilov and Hutter ([2019](https://arxiv.org/abs/1711.05101)), AdamW | AdamW |
+# | output | beam search | sampling, often from the top $k$ | "the most probable text", above |
+#
+# Why no smoothing and no beam? Both serve a task with one right answer that a metric compares. A language model is judged by its perplexity, which smoothing hurts by the paper's own words, and its output is one draw of many.
+#
+# ## Unsaid by the paper
+#
+# - **The encoder can go.** The paper presents its decoder for transduction alone. Half a year later Liu et al. ([2018](https://arxiv.org/abs/1801.10198)) dropped the encoder to write articles from sources too long for it, and
+#   Radford et al. (2018) trained the same on plain text and then on tasks. GPT-2 moved the norms, GPT-3 (Brown et al. [2020](https://arxiv.org/abs/2005.14165)) changed little but the size.
+# - **How a decoder without a source begins.** The paper's has a begin token and a memory. Here a new line does; GPT-2 has one token for the end and the beginning of a text.
+# - **Windows.** A text longer than the window is cut anywhere, and the first characters of each window are learned from next to nothing, as the chart by position shows. Evaluation with overlapping windows scores better, with the same
+#   model.
+# - **Learned positions end.** A GPT-2 cannot read token 1,025. Sinusoids have a value there; that a model can use it is [another question](07_conclusion.py).
+# - **What changed since.** Root-mean-square norms, gated networks, rotary positions, fewer key heads: the next chapters put them into this block one at a time.
+#
+# ## What we now know
+#
+# - The shell's logits depend on one character and its place. Its loss is within 0.02 nats of the counted bigram table's and not below the bound that no such table can pass; its rows are that table's.
+# - With no memory to read, a decoder layer is an encoder layer under a causal mask; the paper's three attentions are one mask over source and target.
+# - Our GPT has GPT-2's 124,439,808 parameters at its sizes and, by a test, its logits.
+# - Trained on the same windows as the shell, it falls to less than half of the bigrams' loss. With one character seen it equals them; what it gains comes with each further one.
+# - Drawn text surprises the model as much as real text; the most probable text far less.
+#
+# ## Exercises
+#
+# 1. **Predict, then run.** The shell is trained on the text "abacabad" repeated without end. Which is the lowest loss it can reach, in nats per character, whatever its width? Check: `check("10-shell", answer)`.
+# 2. **Predict, then run.** Windows begin at random places. Let them all begin at the start of a sentence instead. Can the shell's loss, averaged over the window's first ten places, fall below the bigrams'? You need no training to find out: count.
+# 3. **Minutes.** A decoder layer of the base model loses its cross-attention sub-layer. How many parameters go? Check: `check("10-no-encoder", answer)`.
+# 4. **Minutes.** Write `prefix_mask(size, prefix)` in one line from `causal_mask`. Check: `check("10-prefix", answer)`.
+# 5. **An hour.** Continue a text beyond `max_len` by cutting off its beginning and computing anew, first for every character, then only each time the window is full, keeping its second half. What does the second cost in nats, and what does it save? (The chart by position
+#    tells before you run it.)
+# 6. **A day.** Make a translator of the GPT: lines of English, a separator and German, as ids of the [corpus' tokenizer](05_1_training_data_and_batching.py), with the loss on the German side only. Try the causal mask, then the prefix. How close does it come to the encoder–decoder of
+#    [6.1](06_1c_machine_translation.py) with as many parameters?
+
+# %% [markdown]
+# Solution to exercise 1: half of the characters are a's, and only after an a is anything open: b with 1/2, c and d with 1/4 each. After b, c and d comes always an a.
+
+# %% tags=["hide-cell"]
+after_a = -(0.5 * math.log(0.5) + 2 * 0.25 * math.log(0.25))
+answer = 0.5 * after_a + 0.5 * 0.0
+print(check("10-shell", answer))
+assert check("10-shell", answer)
+
+# %% [markdown]
+# Solution to exercise 2: yes. The place is now a second thing to know: at the first place stands a capital, at the fourth often a space. The bound is $H(x_{t+1} \mid x_t, t)$, and knowing more never raises an entropy.
+
+# %% tags=["hide-cell"]
+begins = (train_ids[:-12] == encode("\n")).nonzero().flatten() + 1
+now, following = train_ids[begins[:, None] + torch.arange(10)], train_ids[begins[:, None] + torch.arange(1, 11)]
+place = torch.arange(10).expand_as(now)
+
+
+def conditional_entropy(given: Tensor, value: Tensor) -> float:
+    """H(value | given) of these pairs, in nats."""
+    table = torch.bincount((given * V + value).flatten(), minlength=(int(given.max()) + 1) * V).view(-1, V).double()
+    p = table / table.sum()
+    return (p * (p.sum(1, keepdim=True) / p.clamp(min=1e-300)).clamp(min=1e-300).log()).sum().item()
+
+
+without, with_place = conditional_entropy(now, following), conditional_entropy(place * V + now, following)
+print(f"first ten characters of a sentence: {without:.2f} nats without the place, {with_place:.2f} with it")
+assert with_place < without - 0.1
+
+# %% [markdown]
+# Solution to exercise 3: the sub-layer has four projections with biases, and a residual block with a layer norm of its own.
+
+# %% tags=["hide-cell"]
+answer = 4 * (512 * 512 + 512) + 2 * 512
+print(check("10-no-encoder", answer))
+assert check("10-no-encoder", answer)
+
+# %% [markdown]
+# Solution to exercise 4: causal, and the columns of the prefix open to all. It is the mask that we laid out from the paper's three.
+
+# %% tags=["hide-cell"]
+def prefix_mask(size: int, prefix: int) -> Tensor:
+    return causal_mask(size) | (torch.arange(size) < prefix)
+
+
+assert torch.equal(prefix_mask(10, 4), encoder_decoder)
+print(check("10-prefix", prefix_mask))
+assert check("10-prefix", prefix_mask)
+
+# %% [markdown]
 # ## The notebook and the module agree
+
+# %%
+again = transformer.GPT(transformer.GPTConfig(V, d_model=64, n_layers=2, n_heads=4, max_len=WINDOW, dropout=0.0)).eval()
+assert type(again) is not type(gpt)
+again.load_state_dict(gpt.state_dict())
+with torch.inference_mode():
+    assert torch.equal(again(inputs[:4]), gpt(inputs[:4]))
+assert torch.equal(again.generate(begin[:2], 20, generator=torch.Generator().manual_seed(1)), gpt.generate(begin[:2], 20, generator=torch.Generator().manual_seed(1)))
+print("equal logits and equal text from", type(gpt).__module__, "and", type(again).__module__)
