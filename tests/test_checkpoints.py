@@ -19,6 +19,7 @@ from transformer import Transformer, TransformerConfig, count_parameters
 from transformer.checkpoints import (
     CONFIG_FILE,
     WEIGHTS_FILE,
+    average_checkpoints,
     load_checkpoint,
     read_description,
     save_checkpoint,
@@ -63,6 +64,27 @@ def refused(folder, error=ValueError):
     message = str(caught.value)
     assert folder.name in message and "\n" not in message and len(message) < 500, message
     return message
+
+
+# ---- the mean ----
+
+
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_the_mean_counts_every_weight_once(tie_embeddings, tmp_path):
+    """The shared matrix, too, though three parts of the model use it."""
+    models = [make_model(tie_embeddings=tie_embeddings) for _ in range(3)]
+    for factor, model in enumerate(models, 1):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(factor * torch.randn_like(parameter))
+        save_checkpoint(tmp_path / str(factor), model)
+    mean = average_checkpoints([tmp_path / str(factor) for factor in (1, 2, 3)])
+    assert not mean.training
+    for name, parameter in mean.named_parameters():
+        expected = sum(dict(model.named_parameters())[name] for model in models) / 3
+        torch.testing.assert_close(parameter, expected)
+    same = average_checkpoints([tmp_path / "2"] * 4)
+    torch.testing.assert_close(same.state_dict(), models[1].state_dict())
 
 
 # ---- it comes back ----

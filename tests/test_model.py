@@ -257,6 +257,24 @@ def test_no_two_matrices_start_equal(norm_order):
         assert first.shape != second.shape or not torch.equal(first, second), (a, b)
 
 
+def test_no_two_layers_are_one():
+    """A list times a number would make one layer with several names."""
+    model = Transformer(small_config(n_layers=3))
+    for stack in (model.encoder, model.decoder):
+        assert len({id(module) for module in stack.layers}) == 3
+    every_name = dict(model.named_parameters(remove_duplicate=False))
+    assert len({parameter.data_ptr() for parameter in every_name.values()}) == len(every_name)
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+def test_only_pre_norm_ends_its_stacks_with_a_norm(norm_order):
+    model = Transformer(small_config(n_layers=2, norm_order=norm_order))
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    final = [name for name in norms if "layers" not in name]
+    assert final == (["encoder.norm", "decoder.norm"] if norm_order == "pre" else [])
+    assert len(norms) - len(final) == 2 * 2 + 2 * 3  # one for each sub-layer
+
+
 def test_starting_values():
     model = Transformer(small_config(d_model=64, d_ff=256, vocab_size=2000))
     assert model.embedding.weight.std().item() == pytest.approx(64**-0.5, rel=0.02)

@@ -20,6 +20,7 @@ from transformer import (
     greedy_decode,
     make_adam,
     noam_rate,
+    perplexity,
     train,
 )
 from transformer.checkpoints import average_checkpoints, list_checkpoints
@@ -243,6 +244,24 @@ def test_clipping_limits_the_norm():
     # Adam divides by the gradient's size, so it takes a change of size between updates to see a difference.
     free, small = (run(6, clip_norm=clip_norm)[0] for clip_norm in (None, 0.01))
     assert not torch.allclose(weights(small), weights(free), atol=1e-3)
+
+
+# ---- perplexity ----
+
+
+def test_perplexity_is_per_token_and_without_smoothing():
+    """Against torch's cross-entropy over all real tokens at once, in batches of unequal size."""
+    model = make_model().double().eval()
+    batches = [make_batch(copy_task(n, 20, 1, 9, seed=n)) for n in (2, 7, 1)]
+    with torch.inference_mode():
+        pairs = [(model(batch.src, batch.tgt_in), batch.tgt_out) for batch in batches]
+    logits = torch.cat([line[target != PAD_ID] for line, target in pairs])
+    targets = torch.cat([target[target != PAD_ID] for _, target in pairs])
+    expected = nn.functional.cross_entropy(logits, targets).exp().item()
+    assert perplexity(model, batches) == pytest.approx(expected, rel=1e-9)
+    nearly_sure = make_model().double().eval()
+    nearly_sure.output_projection = lambda hidden: 50.0 * nn.functional.one_hot(batches[0].tgt_out, 20).double()
+    assert perplexity(nearly_sure, batches[:1]) == pytest.approx(1.0)
 
 
 # ---- precision ----

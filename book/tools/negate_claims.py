@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +117,17 @@ def apply(negation: Negation, tree: Path) -> str:
     return text
 
 
-def _run(command: list[str], folder: Path, tree: Path) -> tuple[int, str]:
+def copy_repository(tree: Path, parts: Iterable[str] = PARTS) -> None:
+    """Copy these parts of the repository into a tree."""
+    for part in parts:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / part, tree / part)
+
+
+def run(command: list[str], folder: Path, tree: Path) -> tuple[int, str]:
+    """Run Python in a folder, with the package of a tree: exit status and all output."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -126,7 +137,7 @@ def _run(command: list[str], folder: Path, tree: Path) -> tuple[int, str]:
 
 def run_test(where: str, tree: Path) -> str:
     """Run a test of a tree: "passes", "fails", or what else happened."""
-    code, output = _run(["-m", "pytest", "-q", "-p", "no:cacheprovider", where], tree, tree)
+    code, output = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", where], tree, tree)
     return {0: "passes", 1: "fails"}.get(code, f"breaks: {output.strip()[-300:]}")
 
 
@@ -136,7 +147,7 @@ def run_section(claim: dict[str, Any], tree: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="cells-") as folder:
         script = Path(folder) / "cells.py"
         script.write_text("\n\n".join(code_of(path)[: section.last]) + "\n", encoding="utf-8")
-        code, output = _run([script.name], Path(folder), tree)
+        code, output = run([script.name], Path(folder), tree)
         lines = script.read_text(encoding="utf-8").splitlines()
     if code == 0:
         return "passes"
@@ -164,11 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'claim':20} {'negation':34} {'before':7} {'after':7} check")
     with tempfile.TemporaryDirectory(prefix="negated-") as folder:
         tree = Path(folder)
-        for part in PARTS:
-            if (ROOT / part).is_dir():
-                shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(ROOT / part, tree / part)
+        copy_repository(tree)
         for name in names:
             before = check(claims[name], tree)
             text = apply(NEGATIONS[name], tree)
