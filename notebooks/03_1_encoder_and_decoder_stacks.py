@@ -786,7 +786,7 @@ for name, memory, encode in (("a fresh encoder's output", encoded, True), ("inde
 #
 # ## Exercises
 #
-# 1. **Predict, then run.** What does `layer_norm` make of the row [7, 5, 5, 5]? Compare it with the row above. Check: `check("3.1-layer-norm", answer)`.
+# 1. **Predict, then run.** What does `layer_norm` make of the row [9, 5, 5, 5]? Compare it with the row above. Check: `check("3.1-layer-norm", answer)`.
 # 2. **Minutes.** Give the row [5, 5, 5, 5] to `layer_norm` and to `layer_norm_variant`. Then add $10^{-5}$ to its last number and compare. Which $\epsilon$ decides what happens to a nearly constant row?
 # 3. **Minutes.** A pre-norm layer's input is $x + c$ with the same number $c$ added to every component. What changes in the stack's output, before and after the final norm? And in a post-norm stack?
 # 4. **Minutes.** Multiply the input of a post-norm stack by 1000. What happens to the output of the first block, and of the last? And with pre-norm?
@@ -831,7 +831,7 @@ assert alike["pre"][5] < alike["post"][5]
 # %% tags=["hide-cell"]
 from transformer.exercises import check
 
-row = torch.tensor([7.0, 5.0, 5.0, 5.0])
+row = torch.tensor([9.0, 5.0, 5.0, 5.0])
 answer = layer_norm(row, torch.ones(4), torch.zeros(4))
 print([round(x, 3) for x in answer.tolist()])
 verdict = check("3.1-layer-norm", answer)

@@ -586,13 +586,14 @@ assert swapped < 0.5
 #
 # ## Exercises
 #
-# 1. Which offsets k up to 100 have the smallest dot product at a width of 16? Read it off the chart, then compute it.
-# 2. Replace 10000 by 100 in the formula. From which position on do two positions have nearly the same encoding?
-# 3. Write $W$ such that $PE_p^\top W\, PE_q$ is largest at q = p − 1, and check it. It is what a head must learn in the task above.
-# 4. Take the positions from a decoder and shuffle all tokens but the last. Does the last output change with one layer? With two?
+# 1. **Predict, then run.** Take the positions from a decoder and shuffle all tokens but the last. Does the last output change with one layer? With two?
+# 2. **Minutes.** Which offsets k up to 100 have the smallest dot product at a width of 16? Read it off the chart, then compute it.
+# 3. **Minutes.** Replace 10000 by 100 in the formula. From which position on do two positions have nearly the same encoding?
+# 4. **An hour.** Write the block-diagonal matrix $R_k$ of $d_{\text{model}} = 16$, with $PE_{pos+k} = R_k\, PE_{pos}$ at every position, as a function of k. What is $R_k R_{-k}$? Check: `check("3.5-rotation", your_function)`.
+# 5. **An hour.** Write $W$ such that $PE_p^\top W\, PE_q$ is largest at q = p − 1, and check it. It is what a head must learn in the task above.
 
 # %% [markdown]
-# A solution of exercise 4. With one layer the last output is a weighted mean over a set, and does not change. With two it does, because the tokens before it have seen different sets.
+# Solution to exercise 1. With one layer the last output is a weighted mean over a set, and does not change. With two it does, because the tokens before it have seen different sets.
 
 # %% tags=["hide-cell"]
 target = torch.tensor([[1, 10, 20, 30, 40, 45]])
@@ -608,6 +609,27 @@ for n_layers in (1, 2):
     moved = (outputs[0] - outputs[1]).abs().max().item()
     print(n_layers, "layer(s): the last output", "moves" if moved > 1e-3 else "stays")
     assert (moved > 1e-3) == (n_layers == 2)
+
+# %% [markdown]
+# Solution to exercise 4: each pair of a sine and a cosine turns by its own angle $k / 10000^{2i/16}$. $R_k R_{-k}$ is the identity: turning forth and back.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+def block_diagonal(k):
+    """R_k for d_model = 16: (16, 16)."""
+    angles = k / 10000 ** (torch.arange(0, 16, 2).double() / 16)  # (8,)
+    sines, cosines = angles.sin(), angles.cos()
+    return torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for s, c in zip(sines.tolist(), cosines.tolist())))
+
+
+encoding = sinusoids(60, 16)
+for k in (1, 7, 40):
+    assert torch.allclose(encoding[:20] @ block_diagonal(k).double().T, encoding[k : k + 20], atol=1e-5)
+    assert torch.allclose(block_diagonal(k) @ block_diagonal(-k), torch.eye(16), atol=1e-6)
+verdict = check("3.5-rotation", block_diagonal)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

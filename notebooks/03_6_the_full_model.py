@@ -937,20 +937,27 @@ print("a sentence alone and in a batch: equal; a source of padding only: finite,
 #
 # ## Exercises
 #
-# 1. How many parameters does base have if nothing is tied, as in the authors' later setting for English–French big?
-#    Write the difference as a formula first. (Solved below.)
-# 2. Row (A) of Table 3 prints no counts. Show that all four models have exactly the parameters of base.
-# 3. Remove the biases of the attention projections from `parts_by_hand`. Which rounded count of Table 3 changes at 40,960
-#    rows?
-# 4. Pad the targets on the *left* and compare `forward` with the dense mask. Which positions differ, and why?
-# 5. A forward and backward pass costs about 6 operations for each weight and token. Count those of base for 25,000 source
-#    and 25,000 target tokens and 100,000 steps; mind which half of the model a token passes. Table 2 has
-#    $3.3 \cdot 10^{18}$ for it, estimated from time and hardware. What does the ratio say?
+# 1. **Predict, then run.** Row (A) of Table 3 prints no counts. Have its four models more parameters than base, fewer, or as many?
+# 2. **Minutes.** How many parameters does base have if nothing is tied, as in the authors' later setting for English–French big?
+#    Write the difference as a formula first. Check: `check("3.6-untied", answer)`.
+# 3. **Minutes.** Remove the biases of the attention projections from `parts_by_hand`. Which rounded count of Table 3 changes at
+#    40,960 rows?
+# 4. **An hour.** Pad the targets on the *left* and compare `forward` with the dense mask. Which positions differ, and why?
+# 5. **An hour.** A forward and backward pass costs about 6 operations for each weight and token. Count those of base for 25,000
+#    source and 25,000 target tokens and 100,000 steps; mind which half of the model a token passes. Table 2 has $3.3 \cdot
+#    10^{18}$ for it, estimated from time and hardware. What does the ratio say?
+
+# %% [markdown]
+# Solution to exercise 2: three places shared one matrix, so two more come.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 untied = count_without_memory(TransformerConfig.base(tie_embeddings=False))
 assert untied == 63_082_496 + 2 * 37_000 * 512  # two more matrices of V rows
 print(f"base, untied: {untied:,}")
+print(check("3.6-untied", untied))
+assert check("3.6-untied", untied)
 
 # %% [markdown]
 # ## The notebook and the module agree

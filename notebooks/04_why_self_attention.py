@@ -926,17 +926,18 @@ for n in (50, 512, 1024, 2048):
 #
 # ## Exercises
 #
-# 1. *Predict, then run.* At which length does attention's $n^2$ outweigh the rest in the big model, and in a base model
-#    with $d_{\textit{ff}} = 1024$? (Solved below.)
-# 2. Does the number of heads change the operations of a layer? Does it change the memory for the weights?
-# 3. Make the dilated windows centred, as an encoder would want them, with $k = 3$ and $n = 9$. Which inputs does the
-#    last position never see, however many layers you stack? Why? (Solved below.)
-# 4. Put `nn.LSTM` into the recall task. How far does it carry the first token in the same updates? Then set the bias of
-#    its forget gate to 1 and try again.
-# 5. A causal mask makes half of the scores useless. Write attention in blocks that skips the blocks above the diagonal,
-#    and show with the counter how close to a half it gets.
-# 6. A day's project: draw the chart of the clock on a GPU, with one sentence and with 64. Where is the crossover now,
-#    and what has become of restricted attention, which wins on paper?
+# 1. **Predict, then run.** At which length does attention's $n^2$ outweigh the rest in the big model, and in a base model with
+#    $d_{\textit{ff}} = 1024$?
+# 2. **Minutes.** Where does the cost of a base encoder layer lie at $n = 100$, and at 4,000? Give the shares of projections,
+#    feed-forward network, and scores with weighted sums. Check: `check("4-where-the-cost-lies", two_rows_of_three)`.
+# 3. **An hour.** Make the dilated windows centred, as an encoder would want them, with $k = 3$ and $n = 9$. Which inputs does
+#    the last position never see, however many layers you stack? Why?
+# 4. **An hour.** Put `nn.LSTM` into the recall task. How far does it carry the first token in the same updates? Then set the bias
+#    of its forget gate to 1 and try again.
+# 5. **An hour.** A causal mask makes half of the scores useless. Write attention in blocks that skips the blocks above the
+#    diagonal, and show with the counter how close to a half it gets.
+# 6. **A day.** Draw the chart of the clock on a GPU, with one sentence and with 64. Where is the crossover now, and what has
+#    become of restricted attention, which wins on paper?
 
 # %% tags=["hide-cell"]
 # Exercise 1: 6 d for big; for the narrow network (4 d² + 2 d d_ff) / (2 d) = 2 d + d_ff.
@@ -956,6 +957,22 @@ for i in range(6):
 unseen = [position for position, g in enumerate(gradient[0].abs().sum(0).tolist(), start=1) if g == 0]
 print("never seen: inputs", *unseen)
 assert unseen == [1, 2, 3, 4]
+
+# %% [markdown]
+# Solution to exercise 2: in a sentence nearly all of it is $d^2$, and most of that the network's. In a long document the $n^2$ has more than half.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+shares = []
+for n in (100, 4000):
+    parts = encoder_layer_costs(base, n)
+    each = [parts["projections"], parts["feed-forward"], parts["scores"] + parts["weighted sums"]]
+    shares.append([part / sum(each) for part in each])
+    print(f"n = {n}:", ", ".join(f"{share:.1%}" for share in shares[-1]))
+verdict = check("4-where-the-cost-lies", shares)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

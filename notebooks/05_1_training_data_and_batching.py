@@ -761,23 +761,36 @@ print("the same batches after", after, "updates, without making the first ones")
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* Into which pieces does the tokenizer split `"Apfelbaum"`, and into which `"Baumapfel"`? In which of
+# 1. **Predict, then run.** Sentences of 3, 5, 9 and 10 tokens form a batch. Which share of it is padding? Check:
+#    `check("5.1-padding", answer)`.
+# 2. **Predict, then run.** Into which pieces does the tokenizer split `"Apfelbaum"`, and into which `"Baumapfel"`? In which of
 #    the two does *Apfel* stay whole, and why not in the other?
-# 2. Sort by the target's length first and the source's second. How much padding is there then?
-# 3. Learn merges from the words without looking at how often each was seen. Which is the first merge that changes?
+# 3. **Minutes.** Sort by the target's length first and the source's second. How much padding is there then?
+# 4. **An hour.** Learn merges from the words without looking at how often each was seen. Which is the first merge that changes?
 
 # %% tags=["hide-cell"]
-# Exercise 1: the corpus has "Apfel" behind a space only, so its piece begins with one.
+# Exercise 2: the corpus has "Apfel" behind a space only, so its piece begins with one.
 for text in ("Apfelbaum", "Baumapfel"):
     print(" ".join(tokenizer.pieces(tokenizer.encode(text))))
 assert "▁Apfel" in tokenizer.pieces(tokenizer.encode("Apfelbaum"))
 assert not any("Apfel" in piece or "apfel" in piece for piece in tokenizer.pieces(tokenizer.encode("Baumapfel")))
 
 # %% tags=["hide-cell"]
-# Exercise 3: every word counts once. The first merge stays; the second is in newer and lower now, no more n+e.
+# Exercise 4: every word counts once. The first merge stays; the second is in newer and lower now, no more n+e.
 equally = learn(dict.fromkeys(("newer", "lower", "newest", "slow"), 1), n_merges=5)
 print("merges:", ", ".join("+".join(pair) for pair in equally))
 assert equally[0] == merges[0] and equally[1] == ("we", "r") != merges[1]
+
+# %% [markdown]
+# Solution to exercise 1: four rows of ten places, 27 of them taken.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+answer = 1 - (3 + 5 + 9 + 10) / (4 * 10)
+verdict = check("5.1-padding", answer)
+print(verdict)
+assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -853,11 +853,11 @@ assert model.encoder.layers[0].feed_forward.w_1.weight.equal(before)
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* Give the model no positional encoding (`model.src_positions = torch.nn.Identity()` will not do:
+# 1. **Predict, then run.** Give the model no positional encoding (`model.src_positions = torch.nn.Identity()` will not do:
 #    why?). Can it still learn to copy?
-# 2. Reverse the target (`ids[::-1]`). Does the model need more updates?
-# 3. Train at four times the batch size with the same number of updates, then with a quarter of them. Which of the two is
-#    the fair comparison?
+# 2. **Predict, then run.** Reverse the target (`ids[::-1]`). Does the model need more updates?
+# 3. **An hour.** Train at four times the batch size with the same number of updates, then with a quarter of them. Which of the
+#    two is the fair comparison?
 
 # %% tags=["hide-cell"]
 # Exercise 2: reversing takes about as long as copying, since attention reaches every position in one step.

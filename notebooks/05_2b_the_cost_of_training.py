@@ -566,19 +566,22 @@ assert 0.8 < batch_flops(config, 1, 25, 25) / rule < 1.2
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* At which length do scores and weighted sums of an encoder layer catch up with its feed-forward
-#    network? Derive it for base, then find it with `flops_by_part`.
-# 2. Cut the corpus of the small training into batches of 50 sentences as they come, instead of by length. By how much do
-#    the operations rise, for the same real tokens?
-# 3. A training that keeps no activations and computes them again on the way back saves memory. What does an update cost
-#    then, in forward passes?
+# 1. **Predict, then run.** At which length do scores and weighted sums of an encoder layer catch up with its feed-forward
+#    network? Derive it for base, then find it with `flops_by_part`. Check: `check("5.2-catch-up", answer)`.
+# 2. **Minutes.** A training that keeps no activations and computes them again on the way back saves memory. What does an update
+#    cost then, in forward passes?
+# 3. **An hour.** Cut the corpus of the small training into batches of 50 sentences as they come, instead of by length. By how
+#    much do the operations rise, for the same real tokens?
 
 # %% tags=["hide-cell"]
 # Exercise 1: 4 n² d against 4 n d d_ff, so at n = d_ff: 2,048 for base. Without a target there is only the encoder.
+from transformer.exercises import check
+
 for length in (2_047, 2_048):
     parts = flops_by_part(base, n=length, m=0)
     print(length, parts["scores"] + parts["weighted sums"] >= parts["feed-forward"])
-assert parts["scores"] + parts["weighted sums"] == parts["feed-forward"]
+print(check("5.2-catch-up", length))
+assert parts["scores"] + parts["weighted sums"] == parts["feed-forward"] and check("5.2-catch-up", length)
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -454,17 +454,27 @@ print("equal rates and constants from", type(ours).__module__, "and", type(their
 #
 # ## Exercises
 #
-# 1. At which update does base's rate fall below that of update 1,000? Derive it, then check it. (Solved below.)
-# 2. What share of the sum of all rates over 100,000 updates falls into the warm-up?
-# 3. Double the batch and halve the number of updates. What must change in the formula for the rate to be the same
+# 1. **Predict, then run.** Which learning rate has base's update 100,000? Check: `check("5.3-rate", answer)`.
+# 2. **Predict, then run.** Replace Adam by plain gradient descent in `adam_by_hand`'s example. Which first step does it take from
+#    $x = 1$, and from $x = 100$?
+# 3. **Minutes.** At which update does base's rate fall back to that of update 1,000? Derive it. Check:
+#    `check("5.3-crossing", answer)`.
+# 4. **Minutes.** What share of the sum of all rates over 100,000 updates falls into the warm-up?
+# 5. **An hour.** Double the batch and halve the number of updates. What must change in the formula for the rate to be the same
 #    function of the tokens seen?
-# 4. Replace Adam by plain gradient descent in `adam_by_hand`'s example. Which first step does it take from $x = 1$, and
-#    from $x = 100$?
-# 5. Set `norm_order` to `"pre"` in `book/experiments/warmup.py` and run it. Does the difference remain?
+# 6. **An hour.** Set `norm_order` to `"pre"` in `book/experiments/warmup.py` and run it. Does the difference remain?
+
+# %% [markdown]
+# Solution to exercises 1 and 3: after the warm-up the rate is $(512\,s)^{-0.5}$. The second is an equation in $s$.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 # The rate rises as 1000 · w^-1.5 at update 1000 and falls as s^-0.5: equal at s = (w^1.5 / 1000)² = w³ / 10⁶.
 crossing = 4000**3 // 10**6
 print(f"back at the rate of update 1,000: update {crossing:,}")
+for name, answer in (("5.3-rate", (512 * 100_000) ** -0.5), ("5.3-crossing", crossing)):
+    print(check(name, answer))
+    assert check(name, answer)
 assert abs(noam_rate(crossing, 512) - noam_rate(1000, 512)) < 1e-15
 assert noam_rate(crossing + 1, 512) < noam_rate(1000, 512)

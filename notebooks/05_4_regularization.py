@@ -609,14 +609,20 @@ print("equal losses from", type(ours).__module__, "and", type(theirs).__module__
 #
 # ## Exercises
 #
-# 1. For which ε does our rule make the target uniform? What does `LabelSmoothingLoss` say to a larger one? (Solved below.)
-# 2. Show that the smoothed loss is $(1-\epsilon')$ times the plain one plus $\epsilon'$ times the mean of $-\ln p_k$ over
+# 1. **Predict, then run.** A model assigns the true token probability 0.9 at every position, with $V = 37{,}000$ and the rest
+#    spread evenly. Is its perplexity better or worse than that of a model which assigns 0.99? And its smoothed loss?
+# 2. **Minutes.** Compute by hand the paper's smoothed loss of the logits 2, 1, 0, −1, −2, if the second token is the true one and
+#    $\epsilon = 0.1$. Check: `check("5.4-row", answer)`.
+# 3. **Minutes.** For which ε does our rule make the target uniform? What does `LabelSmoothingLoss` say to a larger one?
+# 4. **Minutes.** Show that the smoothed loss is $(1-\epsilon')$ times the plain one plus $\epsilon'$ times the mean of $-\ln p_k$ over
 #    all classes, with $\epsilon' = \epsilon V/(V-1)$. Check it on the reference row.
-# 3. Replace `reduction="mean"` by a mean over *all* positions, padding included. By how much does the loss of the padded
-#    batches above differ, and what would that do to the learning rate?
-# 4. With $\epsilon/(V-2)$ the padding class has target 0. What happens to its logit in a long training, and does it matter?
-# 5. A model assigns the true token probability 0.9 at every position, with $V = 37{,}000$ and the rest spread evenly. Is
-#    its perplexity better or worse than that of a model which assigns 0.99? And its smoothed loss?
+# 5. **An hour.** Replace `reduction="mean"` by a mean over *all* positions, padding included. By how much does the loss of the
+#    padded batches above differ, and what would that do to the learning rate?
+# 6. **An hour.** With $\epsilon/(V-2)$ the padding class has target 0. What happens to its logit in a long training, and does it
+#    matter?
+
+# %% [markdown]
+# Solution to exercise 3: at $\epsilon = (V-1)/V$ every class gets $1/V$. Beyond it the true token would get less than the others.
 
 # %% tags=["hide-cell"]
 uniform = smoothed_target(5, true=1, epsilon=4 / 5)  # (V−1)/V: everyone gets 1/V
@@ -627,3 +633,17 @@ try:
     raise AssertionError("accepted")
 except ValueError as error:
     print(error)
+
+# %% [markdown]
+# Solution to exercise 2: 0.9 of the true token's $-\ln p$, and 0.025 of each other one's.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+logits = [2, 1, 0, -1, -2]
+nll = [math.log(sum(math.exp(other) for other in logits)) - logit for logit in logits]
+answer = 0.9 * nll[1] + 0.1 / 4 * (sum(nll) - nll[1])
+print(f"{answer:.6f}")
+verdict = check("5.4-row", answer)
+print(verdict)
+assert verdict

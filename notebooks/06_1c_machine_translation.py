@@ -580,10 +580,10 @@ for record in records_of_runs.values():
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* Translate "The animal did not cross the street because it was too wide and it was too tired."
-# 2. Take the first ten wrong sentences of `compositional`. Which kind of error leads?
-# 3. Train with `label_smoothing=0` and compare perplexity and exact match.
-# 4. A day's project: train with `norm_order="pre"`. How many updates does it need for the same exact match?
+# 1. **Predict, then run.** Translate "The animal did not cross the street because it was too wide and it was too tired."
+# 2. **Minutes.** Take the first ten wrong sentences of `compositional`. Which kind of error leads?
+# 3. **An hour.** Train with `label_smoothing=0` and compare perplexity and exact match.
+# 4. **A day.** Train with `norm_order="pre"`. How many updates does it need for the same exact match?
 
 # %% tags=["hide-cell"]
 # Exercise 2: is the wrong output as long as it should be, or do words repeat and go missing?

@@ -521,13 +521,15 @@ print(f"{len(theirs)} equal rows from {table3.__module__} and {transformer.table
 #
 # ## Exercises
 #
-# 1. *Predict, then run.* Which rows of Table 3 have as many parameters as base, and which row has the most? (Solved below.)
-# 2. Take one row of Table 3. What does it vary, what does it hold fixed that one might want to vary along with it, and is its
-#    difference from base larger than the scatter of our seeds?
-# 3. How many seeds would it take to see a difference of half a point, if the scatter over seeds were one point? Use the
-#    interval above, and let the factor of 4.3 shrink to 2. (Solved below.)
-# 4. In row (B) the scale is $1/\sqrt{d_k}$ with the smaller $d_k$. Repeat the row with the scale of base. What do you expect?
-# 5. A day's project: give every row the same floating-point operations instead of the same updates
+# 1. **Predict, then run.** Which rows of Table 3 have as many parameters as base, and which row has the most?
+# 2. **Minutes.** How many seeds would it take to see a difference of half a point, if the scatter over seeds were one point? Use
+#    the interval above, and let the factor of 4.3 shrink to 2.
+# 3. **An hour.** Take one row of Table 3. What does it vary, what does it hold fixed that one might want to vary along with it,
+#    and is its difference from base in BLEU larger than the scatter of our seeds? Check: `check("6.2-row", (name, fields,
+#    its_bleu, bleu_of_base, differs))`.
+# 4. **An hour.** In row (B) the scale is $1/\sqrt{d_k}$ with the smaller $d_k$. Repeat the row with the scale of base. What do you
+#    expect?
+# 5. **A day.** Give every row the same floating-point operations instead of the same updates
 #    (`book/experiments/variations.py` has all you need). Which conclusions turn?
 
 # %% tags=["hide-cell"]
@@ -541,3 +543,18 @@ assert most == "big" and counts["(E) learned positions"] > counts["base"]
 n_seeds = next(n for n in range(2, 1000) if 2 * 2 * 1 / math.sqrt(n) <= 0.5)
 print(f"{n_seeds} seeds a row")
 assert n_seeds == 64
+
+# %% [markdown]
+# Solution to exercise 3, for the row with half of the width. It holds $d_{ff}$ and the number of heads, so that the network is wider in proportion
+# and each head narrower, and it holds the updates and the learning rate's schedule.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+if rows:
+    name = "(C) d_model = 32"
+    its_bleu, bleu_of_base = ([result["test"]["bleu"] for result in rows[row]] for row in (name, "base"))
+    differs = verdict(name, "base", ("test", "bleu")) != "no difference seen"
+    print(name, its_bleu, "against", bleu_of_base)
+    print(check("6.2-row", (name, {"d_model"}, its_bleu, bleu_of_base, differs)))
+    assert check("6.2-row", (name, {"d_model"}, its_bleu, bleu_of_base, differs))

@@ -307,16 +307,16 @@ assert exact["test"] >= 27 and exact["long"] <= 10 and short >= 20
 #
 # ## Exercises
 #
-# 1. *Predict, then run.* A decoder-only model with the source put in front of the target has the second mask. Which cells does it lack, compared with the
+# 1. **Predict, then run.** A decoder-only model with the source put in front of the target has the second mask. Which cells does it lack, compared with the
 #    third, and what can its source positions therefore not know?
-# 2. "Less sequential": let a draft be checked. Give the shipped model a source and its own greedy translation, in *one* pass, and count how many tokens
-#    the pass confirms. Then change one token of the draft. (Solved below.)
-# 3. Add one global token to the band, which sees all and is seen by all. How many layers does any position now need to hear of any other?
-# 4. A day's project: translate `long` sentences clause by clause, cut at *and*, *but* and *because*. How many become exact? What must the
-#    cutter know?
+# 2. **Minutes.** Add one global token to a band of ten neighbours to each side, which sees all and is seen by all. How many layers does any of 4,000 positions now
+#    need to hear of any other? Check: `check("7-global", answer)`.
+# 3. **An hour.** "Less sequential": let a draft be checked. Give the shipped model a source and its own greedy translation, in *one* pass, and count how many
+#    tokens the pass confirms. Then change one token of the draft.
+# 4. **A day.** Translate `long` sentences clause by clause, cut at *and*, *but* and *because*. How many become exact? What must the cutter know?
 
 # %% tags=["hide-cell"]
-# Exercise 2: the logits of a whole draft come at once, and each says which token greedy decoding would have chosen there.
+# Exercise 3: the logits of a whole draft come at once, and each says which token greedy decoding would have chosen there.
 source = torch.tensor([translator.tokenizer.encode(next(transformer.embedded_corpus("test", seed=7)).source)])
 draft = [*transformer.greedy_decode(translator.model, source)[0], translator.model.config.eos_id]
 
@@ -333,3 +333,17 @@ wrong = draft.copy()
 wrong[5] = draft[4]
 print(f"one pass confirms {confirmed(draft)} of {len(draft)} tokens, and {confirmed(wrong)} of the changed draft")
 assert confirmed(draft) == len(draft) and confirmed(wrong) == 5
+
+# %% [markdown]
+# Solution to exercise 2: one layer to the global token, and one from there. Squaring the mask shows it.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+sees = torch.ones(401, 401).tril(10).triu(-10)  # the first of 401 is made global
+sees[0], sees[:, 0] = 1, 1
+layers, reached = 1, sees
+while not reached.all():
+    layers, reached = layers + 1, ((reached @ sees) > 0).float()
+print(layers, "layers:", check("7-global", layers))
+assert check("7-global", layers)

@@ -1531,25 +1531,25 @@ assert charts == 3 and not asked and len(versions) == 1
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* In which sentences does the best head look at the wrong word? Print the first three.
-# 2. A row that is read at position *i* writes the token of position *i*. Measure the alignment with the row of the token
-#    that was just read instead. Is it better or worse?
-# 3. Find the head whose rows look most at the previous token. Is it in the encoder or the decoder?
-# 4. *Predict, then run.* Switch off the decoder head that finds the verb of a particle. Do the particles go wrong?
-# 5. Switch the resolving head off and look for another one: does some other head of the same layer take over, or is the
-#    remaining knowledge spread out?
-# 6. *A day's project.* Train the model from three other seeds ([6.1c](06_1c_machine_translation.py)) and repeat the table
-#    of links. Which heads come back in every training, and what changes?
+# 1. **Predict, then run.** In which sentences does the best head look at the wrong word? Print the first three.
+# 2. **Predict, then run.** Switch off the decoder head that finds the verb of a particle. Do the particles go wrong?
+# 3. **Minutes.** A row that is read at position *i* writes the token of position *i*. Measure the alignment with the row of the
+#    token that was just read instead. Is it better or worse?
+# 4. **Minutes.** Find the head whose rows look most at the previous token. Is it in the encoder or the decoder?
+# 5. **An hour.** Switch the resolving head off and look for another one: does some other head of the same layer take over, or is
+#    the remaining knowledge spread out?
+# 6. **A day.** Train the model from three other seeds ([6.1c](06_1c_machine_translation.py)) and repeat the table of links. Which
+#    heads come back in every training, and what changes?
 
 # %% tags=["hide-cell"]
-# Exercise 3: the mean weight on the position before.
+# Exercise 4: the mean weight on the position before.
 for kind in ("encoder", "decoder"):
     previous = [getattr(example, kind).diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for example in examples]
     mean = torch.stack(previous).mean(dim=0)  # (layers, h)
     print(kind, [[round(value, 2) for value in row] for row in mean.tolist()])
 
 # %% tags=["hide-cell"]
-# Exercise 4: translations that hold the particle, with all heads, without that one, and without its neighbour.
+# Exercise 2: translations that hold the particle, with all heads, without that one, and without its neighbour.
 layer, head = specialists["particle → its verb"]
 src = make_batch([(tokenizer.encode(pair.source), []) for pair in separated]).src
 particles = [pair.target_words[separated_verb(pair)[0][0]] for pair in separated]

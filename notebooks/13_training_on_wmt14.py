@@ -746,12 +746,12 @@ assert len(recipe_ledger(PRESETS["base"])) == 16
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then compute.* Which is larger at 4,000 tokens at once for the big model: Adam and weights, or all that the batch
+# 1. **Predict, then run.** Which is larger at 4,000 tokens at once for the big model: Adam and weights, or all that the batch
 #    needs? At which batch size do they balance?
-# 2. Give `budget` a vocabulary of 8,000 instead of 37,000. How much of the time of the base model does the vocabulary cost,
-#    and how much of the memory?
-# 3. Double the GPUs *and* the tokens per update, and halve the updates: the same tokens. What happens to the schedule, and
-#    what would you change in it?
+# 2. **Minutes.** Give `budget` a vocabulary of 8,000 instead of 37,000. How much of the time of the base model does the vocabulary
+#    cost, and how much of the memory?
+# 3. **An hour.** Double the GPUs *and* the tokens per update, and halve the updates: the same tokens. What happens to the
+#    schedule, and what would you change in it?
 
 # %% tags=["hide-cell"]
 # Exercise 2: the output projection is three tenths of the operations, and the logits are half of the memory.

@@ -555,11 +555,11 @@ chart
 #
 # ## Exercises
 #
-# 1. Which German nouns look the same in the singular and in the plural? What shows the number then? (Solution below.)
-# 2. Add *the bear* (*der Bär, den Bären*) to the table. Which function has to change, and what must it know?
-# 3. Why does `noun_phrase` need no genitive? Find a sentence pattern that would.
-# 4. The article *die* is feminine or plural, nominative or accusative. Count, over all nouns, how often the German phrase
-#    alone tells its case.
+# 1. **Predict, then run.** Which German nouns look the same in the singular and in the plural? What shows the number then?
+# 2. **Minutes.** Why does `noun_phrase` need no genitive? Find a sentence pattern that would.
+# 3. **Minutes.** The article *die* is feminine or plural, nominative or accusative. Count, over all nouns, how often the German
+#    phrase alone tells its case.
+# 4. **An hour.** Add *the bear* (*der Bär, den Bären*) to the table. Which function has to change, and what must it know?
 
 # %% tags=["hide-cell"]
 # Exercise 1: only the article, the adjective and the verb show the number.

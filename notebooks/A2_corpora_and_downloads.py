@@ -932,9 +932,9 @@ print(own.name, [[path.name for path in pair] for pair in own.train])
 # %% [markdown]
 # ## Exercises
 #
-# 1. The file on the server changes after the first break. What must the server answer to the second request, and what does `download` do? Write such a server, and see.
-# 2. A checksum protects against accidents. Against whom does it not protect, if the attacker can also change this repository?
-# 3. Write the list of ranges that the official newstest2014 keeps, from the list of those it drops.
+# 1. **Predict, then run.** The file on the server changes after the first break. What must the server answer to the second request, and what does `download` do? Write such a server, and see.
+# 2. **Minutes.** A checksum protects against accidents. Against whom does it not protect, if the attacker can also change this repository?
+# 3. **An hour.** Write the list of ranges that the official newstest2014 keeps, from the list of those it drops.
 
 
 # %% tags=["hide-cell"]

@@ -830,11 +830,11 @@ else:
 #
 # ## Exercises
 #
-# 1. Write a rule for pairs whose two sides are equal. Which of them would be right translations?
-# 2. Some broken lines can be mended: U+0080 to U+009F were mostly meant as characters of code page 1252. Mend them, and
-#    say what U+0085 becomes.
-# 3. How many pairs may a corpus have before two different ones share a hash of eight bytes with a chance of one half?
-#    Begin with the birthday problem.
+# 1. **Predict, then run.** How many pairs may a corpus have before two different ones share a hash of eight bytes with a chance of
+#    one half? Guess the power of ten, then begin with the birthday problem.
+# 2. **Minutes.** Some broken lines can be mended: U+0080 to U+009F were mostly meant as characters of code page 1252. Mend them,
+#    and say what U+0085 becomes.
+# 3. **An hour.** Write a rule for pairs whose two sides are equal. Which of them would be right translations?
 
 # %% tags=["hide-cell"]
 # Exercise 2: back to the byte, and read it as it was meant. Some bytes have no character in code page 1252.
@@ -843,7 +843,7 @@ print(mended.splitlines()[1])
 assert "\u2026" in mended and not _BROKEN.search(mended.replace("\n", ""))
 
 # %% tags=["hide-cell"]
-# Exercise 3: n pairs of hashes among N values meet with probability 1 - exp(-n² / 2N).
+# Exercise 1: n pairs of hashes among N values meet with probability 1 - exp(-n² / 2N).
 values = 2.0**64
 print(f"{(2 * values * np.log(2)) ** 0.5:,.0f} pairs for one half")
 collision = -np.expm1(-(4.5e6**2) / (2 * values))

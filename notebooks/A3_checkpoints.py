@@ -433,9 +433,9 @@ assert (mean.embedding.weight == 25).all() and mean.config == model.config
 # %% [markdown]
 # ## Exercises
 #
-# 1. How often does the shared embedding matrix stand in the file? Read the names with `safetensors.safe_open`.
-# 2. Which bytes of `model.safetensors` are the header? Read its length from the first eight bytes and print the names.
-# 3. Write a checkpoint of an untied model. By how many bytes is it larger, and why?
+# 1. **Predict, then run.** How often does the shared embedding matrix stand in the file? Read the names with `safetensors.safe_open`.
+# 2. **Minutes.** Which bytes of `model.safetensors` are the header? Read its length from the first eight bytes and print the names.
+# 3. **Minutes.** Write a checkpoint of an untied model. By how many bytes is it larger, and why?
 
 # %% tags=["hide-cell"]
 # Exercise 1: once, as embedding.weight.

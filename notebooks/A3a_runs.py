@@ -612,9 +612,9 @@ assert all(
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* `make_configuration(average=9)`: what becomes of `keep`?
-# 2. Resume the run on other data. Which field gives it away?
-# 3. Two runs that differ in the seed alone: how far apart are their dev perplexities?
+# 1. **Predict, then run.** `make_configuration(average=9)`: what becomes of `keep`?
+# 2. **Minutes.** Resume the run on other data. Which field gives it away?
+# 3. **An hour.** Two runs that differ in the seed alone: how far apart are their dev perplexities?
 
 # %% tags=["hide-cell"]
 # Exercise 1: nine checkpoints must be there to be averaged.

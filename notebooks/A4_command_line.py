@@ -758,10 +758,10 @@ assert json.loads(shown.getvalue()) == json.loads(told.read_text())["configurati
 # %% [markdown]
 # ## Exercises
 #
-# 1. *Predict, then run.* What does `printf 'The dog sleeps.' | transformer translate` print, without a final newline?
-# 2. What does the shipped model make of a sentence outside its grammar? Try `I love music.` and say why.
-# 3. Add `transformer tokens`, which prints the pieces of each line. Which cells change?
-# 4. Press Ctrl-C during `transformer train`. What is in the folder, and what does `echo $?` say?
+# 1. **Predict, then run.** What does `printf 'The dog sleeps.' | transformer translate` print, without a final newline?
+# 2. **Predict, then run.** What does the shipped model make of a sentence outside its grammar? Try `I love music.` and say why.
+# 3. **Minutes.** Press Ctrl-C during `transformer train`. What is in the folder, and what does `echo $?` say?
+# 4. **An hour.** Add `transformer tokens`, which prints the pieces of each line. Which cells change?
 
 # %% tags=["hide-cell"]
 # Exercise 1: the last line counts although no newline ends it, as with the cat above.

@@ -1,9 +1,10 @@
 # Exported from notebooks/A5_exercises.py, Appendix A5; edit that file, not this one.
-# sha256 of what follows: a75daed6c3183cfb
+# sha256 of what follows: 9e62b3f6698d4028
 """Exercises (Appendix A5)."""
 
 import copy
 import difflib
+import functools
 import inspect
 import math
 import re
@@ -223,6 +224,7 @@ def _parts(answer: Any, names: list[str]) -> tuple[Any, ...]:
     return tuple(answer)
 
 
+@functools.cache
 def _size(part: str = "", **changes: Any) -> int:
     """How many parameters the base model has, or a part of it."""
     with torch.device("meta"):  # shapes without numbers
@@ -293,7 +295,7 @@ def _weights_and_logits() -> Any:
 
 @_exercise("3.1-layer-norm", "Predict, then run", tolerance=2e-3)
 def _layer_norm() -> Any:
-    """What does layer normalization, with gain 1 and bias 0, make of the row (7, 5, 5, 5)?
+    """What does layer normalization, with gain 1 and bias 0, make of the row (9, 5, 5, 5)?
 
     Answer: four numbers, to three digits.
     Right: Mean 0 and variance 1: the row (1, 0, 0, 0) gives the same, since shift and scale go.
@@ -303,7 +305,7 @@ def _layer_norm() -> Any:
     no mean: Take the mean away first.
     rms: That divides by the root mean square, as RMSNorm does. Take the mean away first.
     """
-    x = torch.tensor([7.0, 5.0, 5.0, 5.0], dtype=torch.float64)
+    x = torch.tensor([9.0, 5.0, 5.0, 5.0], dtype=torch.float64)
     y, deviation = x - x.mean(), x.std(correction=0)
     wrong = {"n - 1": y / x.std(), "variance": y / deviation**2, "mean alone": y, "no mean": x / deviation}
     return F.layer_norm(x, (4,), eps=0), wrong | {"rms": x / x.square().mean().sqrt()}
@@ -366,8 +368,8 @@ def _entropy(answer: Any) -> None:
     """
     *given, larger = _parts(answer, ["entropy without the factor", "entropy with it", "which Jacobian is larger"])
     draw = torch.Generator().manual_seed(0)
-    q, k = torch.randn(4000, 256, 1, generator=draw), torch.randn(4000, 10, 256, generator=draw)
-    scores = (k @ q).squeeze(-1)  # (4000, 10)
+    lengths = torch.randn(10_000, 256, generator=draw).norm(dim=-1, keepdim=True)  # of the queries
+    scores = lengths * torch.randn(10_000, 10, generator=draw)  # q·k for normal k: normal, and as wide as q is long
     entropy = torch.stack([torch.special.entr((scores / by).softmax(-1)).sum(-1).mean() for by in (1, 16, 256)])
     wrong = {"exchanged": entropy[:2].flip(0), "bits": entropy[:2] / math.log(2), "d_k": entropy[::2]}
     _compare(given, entropy[:2], wrong, tolerance=0.05)
