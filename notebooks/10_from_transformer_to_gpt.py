@@ -22,7 +22,6 @@ import altair as alt
 import torch
 
 from transformer import DecoderLayer, embedded_corpus
-from transformer.exercises import check
 
 # %%
 #| export
@@ -156,7 +155,7 @@ assert known_words(shell_says) < 0.4
 # |---|---|---|
 # | `ids[starts + …]`, input and target one apart | Section 3.1 | outputs "offset by one position"; no source sentence |
 # | `tokens(ids)` | Section 3.4 | the same, multiplied by $\sqrt{d_{\text{model}}}$ |
-# | `positions(arange(n))` | Section 3.5 | sinusoids; learned vectors are row (E) of Table 3 of the paper |
+# | `positions(arange(n))` | Section 3.5 | sinusoids; learned vectors are row (E) of its Table 3 |
 # | `x = …` and straight to the head | Sections 3.1 to 3.3 | **all that the shell lacks**, see below |
 # | `head(x)` | Section 3.4 | the embedding matrix again, without a bias |
 # | `cross_entropy` | Section 5.4 | with label smoothing |
@@ -314,7 +313,7 @@ for name, mask in MASKS.items():
 # %% [markdown]
 # It is the same block, and not quite the same model: in the paper the source is read by weights of its own, and a target position has two softmaxes, one for each side. Raffel et al.
 # ([2020](https://arxiv.org/abs/1910.10683)) compare an encoder–decoder, a causal stack and one with a prefix at full size. The first decoder-only Transformer (Liu et al. [2018](https://arxiv.org/abs/1801.10198); two of the paper's authors wrote it, too) had
-# simply the source, a separator and the target in one causal sequence: half of the parameters, and one task, the next token, for all positions. [Section 7](07_conclusion.py) follows the three families.
+# simply the source, a separator and the target in one causal sequence: about half of the parameters, and one task, the next token, for all positions. [Section 7](07_conclusion.py) follows the three families.
 #
 # Does the mask decide where information goes, through a whole stack? We change the character at one position and see where the output moves, in two layers with random weights.
 
@@ -880,14 +879,14 @@ else:
     for run in record["runs"].values():
         results.setdefault(run["arguments"]["model"], []).append(run["result"]["loss"])
     for model, values in results.items():
-        print(f"{model:22} {statistics.mean(values):.2f} nats per character, from {min(values):.2f} to {max(values):.2f}")
+        print(f"{model:26} {statistics.mean(values):.2f} nats per character, from {min(values):.2f} to {max(values):.2f}")
 
 # %%
 ladder = list(results)[:6]
 if results:
     mean = {model: statistics.mean(values) for model, values in results.items()}
     assert mean["the shell"] > mean["+ residuals"] + 0.1 > mean["+ layer norm"] + 0.5
-    assert min(results["label smoothing 0.1"]) > mean["as GPT-2"]
+    assert min(results["label smoothing 0.1"]) > mean["as GPT-2"] < min(results["normalization after"])
     assert abs(mean["ReLU"] - mean["as GPT-2"]) < 0.15 and abs(mean["untied output"] - mean["as GPT-2"]) < 0.15
     assert min(results["sinusoids"]) > mean["as GPT-2"] + 0.3 and mean["sinusoids, embedding × √d"] < mean["sinusoids"] - 0.3
     without = min(mean[model] for model in ladder[1:4])
@@ -955,7 +954,7 @@ chart
 # - **The encoder can go.** The paper presents its decoder for transduction alone. Half a year later Liu et al. ([2018](https://arxiv.org/abs/1801.10198)) dropped the encoder to write articles from sources too long for it, and
 #   Radford et al. (2018) trained the same on plain text and then on tasks. GPT-2 moved the norms, GPT-3 (Brown et al. [2020](https://arxiv.org/abs/2005.14165)) changed little but the size.
 # - **How a decoder without a source begins.** The paper's has a begin token and a memory. Here a new line does; GPT-2 has one token for the end and the beginning of a text.
-# - **Windows.** A text longer than the window is cut anywhere, and the first characters of each window are learned from next to nothing, as the chart by position shows. Evaluation with overlapping windows scores better, with the same
+# - **Windows.** A text longer than the window is cut anywhere, and the first characters of each window are predicted from next to nothing, as the chart by position shows. Evaluation with overlapping windows scores better, with the same
 #   model.
 # - **Learned positions end.** A GPT-2 cannot read token 1,025. Sinusoids have a value there; that a model can use it is [another question](07_conclusion.py).
 # - **What changed since.** Root-mean-square norms, gated networks, rotary positions, fewer key heads: the next chapters put them into this block one at a time.
@@ -965,7 +964,7 @@ chart
 # - The shell's logits depend on one character and its place. Its loss is within 0.02 nats of the counted bigram table's and not below the bound that no such table can pass; its rows are that table's.
 # - With no memory to read, a decoder layer is an encoder layer under a causal mask; the paper's three attentions are one mask over source and target.
 # - Our GPT has GPT-2's 124,439,808 parameters at its sizes and, by a test, its logits.
-# - Trained on the same windows as the shell, it falls to less than half of the bigrams' loss. With one character seen it equals them; what it gains comes with each further one.
+# - Trained on the same windows as the shell, it falls to less than half of the bigrams' loss. With one character seen it is near them; what it gains comes with each further one.
 # - Drawn text surprises the model as much as real text; the most probable text far less.
 #
 # ## Exercises
@@ -973,7 +972,7 @@ chart
 # 1. **Predict, then run.** The shell is trained on the text "abacabad" repeated without end. Which is the lowest loss it can reach, in nats per character, whatever its width? Check: `check("10-shell", answer)`.
 # 2. **Predict, then run.** Windows begin at random places. Let them all begin at the start of a sentence instead. Can the shell's loss, averaged over the window's first ten places, fall below the bigrams'? You need no training to find out: count.
 # 3. **Minutes.** A decoder layer of the base model loses its cross-attention sub-layer. How many parameters go? Check: `check("10-no-encoder", answer)`.
-# 4. **Minutes.** Write `prefix_mask(size, prefix)` in one line from `causal_mask`. Check: `check("10-prefix", answer)`.
+# 4. **Minutes.** Write `prefix_mask(size, prefix)` in one line from `causal_mask`: the first `prefix` positions see each other and nothing later, the others the prefix and what came before them. Check: `check("10-prefix", answer)`.
 # 5. **An hour.** Continue a text beyond `max_len` by cutting off its beginning and computing anew, first for every character, then only each time the window is full, keeping its second half. What does the second cost in nats, and what does it save? (The chart by position
 #    tells before you run it.)
 # 6. **A day.** Make a translator of the GPT: lines of English, a separator and German, as ids of the [corpus' tokenizer](05_1_training_data_and_batching.py), with the loss on the German side only. Try the causal mask, then the prefix. How close does it come to the encoder–decoder of
@@ -983,6 +982,8 @@ chart
 # Solution to exercise 1: half of the characters are a's, and only after an a is anything open: b with 1/2, c and d with 1/4 each. After b, c and d comes always an a.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 after_a = -(0.5 * math.log(0.5) + 2 * 0.25 * math.log(0.25))
 answer = 0.5 * after_a + 0.5 * 0.0
 print(check("10-shell", answer))
@@ -1012,6 +1013,8 @@ assert with_place < without - 0.1
 # Solution to exercise 3: the sub-layer has four projections with biases, and a residual block with a layer norm of its own.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 answer = 4 * (512 * 512 + 512) + 2 * 512
 print(check("10-no-encoder", answer))
 assert check("10-no-encoder", answer)
@@ -1020,6 +1023,9 @@ assert check("10-no-encoder", answer)
 # Solution to exercise 4: causal, and the columns of the prefix open to all. It is the mask that we laid out from the paper's three.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
+
 def prefix_mask(size: int, prefix: int) -> Tensor:
     return causal_mask(size) | (torch.arange(size) < prefix)
 
