@@ -900,13 +900,14 @@ if results:
     rows = [row | {"kind": kinds[row["kind"]]} for row in rows]
     base = alt.Chart().encode(
         y=alt.Y("model:N", sort=list(results), title=None, axis=alt.Axis(labelLimit=160)),
-        x=alt.X("nats:Q", title="nats per character", scale=alt.Scale(zero=False)),
+        x=alt.X("nats:Q", title="nats per character", scale=alt.Scale(zero=False, padding=10)),
         color=alt.Color("kind:N", legend=None, scale=alt.Scale(range=["#0072B2", "#D55E00"])),
         shape=alt.Shape("kind:N", legend=None),
-        tooltip=["model:N", "nats:Q"],
     )
+    points = base.mark_point(filled=True, size=60, opacity=0.8).encode(tooltip=["model:N", "nats:Q"])
+    means = base.mark_tick(thickness=2, size=18).encode(x="mean(nats):Q", tooltip=["model:N", alt.Tooltip("mean(nats):Q", format=".3f")])
     chart = (
-        alt.layer(base.mark_point(filled=True, size=60, opacity=0.8), base.mark_tick(thickness=2, size=18).encode(x="mean(nats):Q"), data=alt.Data(values=rows))
+        alt.layer(points, means, data=alt.Data(values=rows))
         .properties(width=270, height=130)
         .facet(row=alt.Row("kind:N", title=None, sort=list(kinds.values()), header=alt.Header(orient="top", labelAnchor="start")), spacing=10)
         .resolve_scale(y="independent", x="independent")
