@@ -157,7 +157,7 @@ assert torch.allclose(rotate(q, torch.tensor([123])).norm(dim=-1), q.norm(dim=-1
 # %% tags=["hide-input"]
 d = 32
 query = torch.ones(d, dtype=torch.float64)
-offsets = torch.arange(-60, 61)
+offsets = torch.arange(-40, 41)
 rows = []
 for base in (100, 10_000, 500_000):
     contents = {
@@ -169,7 +169,7 @@ for base in (100, 10_000, 500_000):
         scores = rotate(key.expand(len(offsets), d), offsets, base) @ query / math.sqrt(d)
         assert name == "random" or offsets[scores.argmax()] == (0 if name.startswith("equal") else 5)
         rows += [
-            {"offset": offset, "score": round(score, 3), "key": name, "base": base}
+            {"offset": offset, "score": round(score, 2), "key": name, "base": base}
             for offset, score in zip(offsets.tolist(), scores.tolist(), strict=True)
         ]
 chosen = alt.param("chosen", value=10_000, bind=alt.binding_select(options=[100, 10_000, 500_000], name="base "))

@@ -270,7 +270,7 @@ chart = (
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
         color=alt.Color(
             "what:N", sort=whats, title=None, scale=alt.Scale(domain=whats, range=["#0072B2", "#D55E00"]),
-            legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300),
+            legend=alt.Legend(orient="top", symbolSize=80),
         ),
         strokeDash=alt.StrokeDash("what:N", sort=whats, scale=alt.Scale(domain=whats, range=[[1, 0], [5, 3]])),
         shape=alt.Shape("what:N", sort=whats, scale=alt.Scale(domain=whats, range=["circle", "square"])),
