@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 1b667d9f201859f0
+# sha256 of what follows: 911ecbe7a72ed386
 """The modules of transformer.modern, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -26,6 +26,12 @@ __all__ = [
     "PreferencePair",
     "preference_pairs",
     "preference_batch",
+    "dpo_loss",
+    "PreferenceStep",
+    "preference_step",
+    "likelihood_step",
+    "PreferenceScores",
+    "score_preferences",
 ]
 
 _HOME = {
@@ -46,6 +52,12 @@ _HOME = {
     "PreferencePair": "preferences",
     "preference_pairs": "preferences",
     "preference_batch": "preferences",
+    "dpo_loss": "preferences",
+    "PreferenceStep": "preferences",
+    "preference_step": "preferences",
+    "likelihood_step": "preferences",
+    "PreferenceScores": "preferences",
+    "score_preferences": "preferences",
 }
 _MODULES = ("gated_feed_forward", "grouped_query", "preferences", "rms_norm", "rope", "stacks", "tiles")
 
@@ -62,10 +74,16 @@ if TYPE_CHECKING:
     from transformer.modern.preferences import (
         ADVERBS,
         PreferencePair,
+        PreferenceScores,
+        PreferenceStep,
         begins_with_adverb,
+        dpo_loss,
         front_adverb,
+        likelihood_step,
         preference_batch,
         preference_pairs,
+        preference_step,
+        score_preferences,
         sequence_log_probability,
     )
     from transformer.modern.rms_norm import RMSNorm
