@@ -1,0 +1,188 @@
+"""The translator in the page computes what PyTorch does, without a server, and its state is in the address."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from built import need_site
+from playwright.sync_api import Page, sync_playwright
+from test_pages import FLAGS, need_browser
+
+from transformer.corpus import embedded_corpus
+from transformer.decoding import beam_search, greedy_decode
+from transformer.translator import load_toy_translator
+from transformer.visualization import look_at, without_heads
+
+pytestmark = [pytest.mark.book, pytest.mark.browser]
+
+N_SENTENCES = 200
+TIRED = "The animal did not cross the street because it was too tired."
+WIDE = TIRED.replace("tired", "wide")
+# What the page's scripts make of sentences, without the page's form.
+COMPUTE = """(texts) => {
+  const { Transformer, Tokenizer, readSafetensors, greedy, beam, BEGIN, END } = LiveTransformer;
+  const bytes = Uint8Array.from(atob(given.weights), (character) => character.charCodeAt(0));
+  const model = new Transformer(readSafetensors(bytes.buffer), given.config), tokenizer = new Tokenizer(given.pieces);
+  return texts.map((text) => {
+    const source = [...tokenizer.encode(text), END], written = greedy(model, source), found = beam(model, source);
+    const cache = model.begin(model.encode(source).memory);
+    const logits = [BEGIN, ...written.ids].map((id) => Array.from(model.step(cache, id).logits));
+    return { source, greedy: written.ids, text: tokenizer.decode(written.ids), beam: found.ids, score: found.score,
+             logits: logits.at(-1) };
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser_page() -> Iterator[Page]:
+    """One page of a browser without a network."""
+    path = need_browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        yield page
+        browser.close()
+
+
+def open_page(page: Page, name: str = "translator", address: str = "") -> Page:
+    page.goto("about:blank")  # else a change of the address alone would not load the page anew
+    page.goto(f"{(need_site() / 'book' / f'{name}.html').as_uri()}{address}")
+    return page
+
+
+def pieces(page: Page, language: str = "German") -> list[str]:
+    return page.locator(f".live-row[aria-label^='{language}'] button").all_inner_texts()
+
+
+def weights(page: Page) -> list[list[int]]:
+    """The table's numbers, a row a head."""
+    rows = page.locator(".live-weights tbody tr").all()
+    return [[int(text) for text in row.locator("td").all_inner_texts()] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def computed(browser_page: Page) -> list[dict[str, Any]]:
+    """What the page makes of unseen sentences of the embedded corpus."""
+    page = open_page(browser_page)
+    page.evaluate("globalThis.liveTransformerModel = (model) => { globalThis.given = model; }")
+    page.add_script_tag(url=(need_site() / "_static" / "translator" / "model.js").as_uri())
+    page.wait_for_function("globalThis.given !== undefined")
+    texts = [pair.source for pair in islice(embedded_corpus("test", seed=0), N_SENTENCES)]
+    return [{"said": text, **result} for text, result in zip(texts, page.evaluate(COMPUTE, texts), strict=True)]
+
+
+@pytest.mark.slow
+def test_logits_are_those_of_torch(computed: list[dict[str, Any]]) -> None:
+    translator = load_toy_translator()
+    for one in computed:
+        with torch.inference_mode():
+            logits = translator.model(torch.tensor([one["source"]]), torch.tensor([[1, *one["greedy"]]]))[0, -1]
+        assert (torch.tensor(one["logits"]) - logits).abs().max() < 1e-3, one["said"]
+
+
+@pytest.mark.slow
+def test_pieces_and_translations_are_those_of_the_package(computed: list[dict[str, Any]]) -> None:
+    translator = load_toy_translator()
+    for one in computed:
+        source = [*translator.tokenizer.encode(one["said"]), 2]
+        assert one["source"] == source
+        ids = greedy_decode(translator.model, torch.tensor([source]))[0]
+        assert (one["greedy"], one["text"]) == (ids, translator.tokenizer.decode(ids))
+        best = beam_search(translator.model, torch.tensor([source]))[0][0]
+        assert one["beam"] == best.ids, one["said"]
+        assert one["score"] == pytest.approx(best.score, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["ärger Über  42 😀", "don't ▁x", "Größe, naïve 中文", "<0x41> <pad>"])
+def test_any_text_is_cut_as_sentencepiece_cuts_it(
+    computed: list[dict[str, Any]], browser_page: Page, text: str
+) -> None:
+    assert browser_page.evaluate("(text) => new LiveTransformer.Tokenizer(given.pieces).encode(text)", text) == (
+        load_toy_translator().tokenizer.encode(text)
+    )
+
+
+def test_a_translation_and_where_its_heads_look(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    assert page.locator(".live-weights").count() == 0, "the model is fetched when it is asked for, not before"
+    page.locator(".live-go").click()
+    page.locator(".live-weights").wait_for()
+    expected = look_at(load_toy_translator(), TIRED)
+    assert page.locator(".live-status strong").inner_text() == load_toy_translator().translate([TIRED])[0]
+    place = pieces(page).index("es")
+    page.locator(".live-row[aria-label^='German'] button").nth(place).focus()
+    shown = torch.tensor(weights(page))  # (layers · heads, n)
+    seen = torch.as_tensor(expected.part("cross")[0]).flatten(0, 1)[:, place]
+    assert (shown / 100 - seen).abs().max() < 0.006
+    assert page.locator(".live-next .live-taken").inner_text().startswith("es")
+    assert page.locator(".live-rounds tr.live-lives").count() == 4
+
+
+def test_heads_can_be_turned_off(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    page.locator(".live-go").click()
+    boxes = page.locator(".live-weights input")
+    for row in (6, 7):
+        boxes.nth(row).click()
+        page.wait_for_selector(f".live-status:has-text('{row - 5} of the heads off')")
+    translator = load_toy_translator()
+    with without_heads(translator.model, [("cross", 1, 2), ("cross", 1, 3)]):
+        assert page.locator(".live-status strong").inner_text() == translator.translate([TIRED])[0]
+    assert page.evaluate("document.activeElement.type") == "checkbox", "the focus stays where it was"
+
+
+def test_the_address_holds_the_state(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    page.locator(".live-example", has_text="too wide").click()
+    page.locator(".live-weights").wait_for()
+    page.select_option("#live-0-kind", "decoder")
+    page.locator(".live-row[aria-label^='German'] button", has_text="sie").focus()
+    before, address = weights(page), page.evaluate("location.hash")
+    open_page(page, address=address)
+    page.locator(".live-weights").wait_for()
+    assert page.locator("#live-0-say").input_value() == WIDE
+    assert page.locator("#live-0-kind").input_value() == "decoder"
+    assert page.locator(".live-piece[aria-pressed='true']").all_inner_texts() == ["sie"]
+    assert weights(page) == before
+
+
+def test_unknown_words_get_a_kind_word(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    page.fill("#live-0-say", "The zebra sees a quark.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".live-body details")
+    told = page.locator(".live-status").inner_text()
+    assert "zebra" in told and "quark" in told and "sees" not in told
+    page.locator(".live-body summary").click()
+    assert "animal" in page.locator(".live-body details p").inner_text().split(", ")
+    page.fill("#live-0-say", "  ")
+    page.keyboard.press("Enter")
+    assert "Type an English sentence" in page.locator(".live-status").inner_text()
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("translator", "light"), ("translator", "dark"), ("index", "dark")])
+def test_it_is_accessible_and_fits_a_phone(browser_page: Page, name: str, scheme: str) -> None:
+    page = browser_page
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": 360, "height": 800})
+    open_page(page, name)
+    page.locator(".live-go").click()
+    page.locator(".live-weights").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    faults = Axe().run(page, context=".live-translator").response["violations"]
+    assert not [fault for fault in faults if fault["impact"] in ("serious", "critical")], json.dumps(faults)[:2000]
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.emulate_media(color_scheme="light")
+
+
+def test_without_scripts_the_page_still_says_something() -> None:
+    for name in ("translator", "index"):
+        html = (need_site() / "book" / f"{name}.html").read_text(encoding="utf-8")
+        assert "The translator needs JavaScript." in html
+        assert "translator/model.js" not in html, "the weights must not delay the page"
