@@ -476,7 +476,7 @@ for distance in (10, 50, 100):
 # anew, and the weights of the state are fetched again. The two LSTM lines on one core differ by such costs alone.
 #
 # **It is the tanh that makes the chain.** A recurrence without one, $h_t = a_t h_{t-1} + x_t$, can be computed in about
-# $\log_2 n$ steps (exercise 2). Most of the recurrent networks that came back after 2020, state-space models among them,
+# $\log_2 n$ steps (exercise 3). Most of the recurrent networks that came back after 2020, state-space models among them,
 # are of this kind: they gave up the nonlinearity between states, and with it the constraint.
 #
 # ## What we now know

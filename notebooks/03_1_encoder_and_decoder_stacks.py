@@ -731,7 +731,7 @@ assert measured["pre", 24, "decoder"][-1] < 0.8 * measured["pre", 6, "decoder"][
 #
 # A sub-layer adds variance to the sum; the norm then scales the whole sum back, the share of $x$ included. In self-attention and the feed-forward
 # network the gradient has a second way back to $x$, through the sub-layer, which makes up for most of that. The third sub-layer is different. Its values come from the memory, so what it adds
-# has almost no way back to $x$. How much it adds depends on the memory. A deep fresh encoder makes its positions nearly alike (Exercise 1), so their average is as long as each of them: it adds about as much variance
+# has almost no way back to $x$. How much it adds depends on the memory. A deep fresh encoder makes its positions nearly alike (exercise 5), so their average is as long as each of them: it adds about as much variance
 # as $x$ has, and the norm divides by about $\sqrt{2}$, once a layer. Independent vectors average to something short.
 #
 # The next cell measures both: it lets the decoder read the encoder's output, then the source vectors themselves.
@@ -793,6 +793,19 @@ for name, memory, encode in (("a fresh encoder's output", encoded, True), ("inde
 # 5. **An hour.** A stack has no residual connections: $\mathrm{LayerNorm}(\mathrm{Sublayer}(x))$. How alike are the vectors of different positions after 1, 2, 6 and 24 layers, compared with post-norm and pre-norm stacks that have them?
 # 6. **An hour.** Start every block's gain at 0.1 instead of 1 in a post-norm decoder of 24 layers. What does the chart look like? Derive it before you run it.
 
+# %% [markdown]
+# Solution to exercise 1: the same as of [1, 0, 0, 0], since the mean takes the shift away and the spread the scale.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+row = torch.tensor([9.0, 5.0, 5.0, 5.0])
+answer = layer_norm(row, torch.ones(4), torch.zeros(4))
+print([round(x, 3) for x in answer.tolist()])
+verdict = check("3.1-layer-norm", answer)
+print(verdict)
+assert verdict
+
 # %% tags=["hide-cell"]
 # Exercise 5: without residual connections the positions become alike.
 def similarity(x: Tensor) -> float:
@@ -824,19 +837,6 @@ assert alike["pre"][5] < alike["post"][5]
 
 # %% [markdown]
 # Two layers of averaging make all positions nearly the same. The residual connection keeps each position's own vector in the sum, and pre-norm keeps it longest.
-
-# %% [markdown]
-# Solution to exercise 1: the same as of [1, 0, 0, 0], since the mean takes the shift away and the spread the scale.
-
-# %% tags=["hide-cell"]
-from transformer.exercises import check
-
-row = torch.tensor([9.0, 5.0, 5.0, 5.0])
-answer = layer_norm(row, torch.ones(4), torch.zeros(4))
-print([round(x, 3) for x in answer.tolist()])
-verdict = check("3.1-layer-norm", answer)
-print(verdict)
-assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -600,7 +600,7 @@ print("seven steps with the cache equal one causal pass")
 # %% [markdown]
 # ## Unsaid by the paper
 #
-# **Biases.** The formulas have none. The authors' first code had them, by the default of the layer it used; their later code turned them off. Our projections have them. The bias of the keys is there for nothing: it adds the same number, $q \cdot b$, to all scores of a query, and a softmax does not notice (exercise 1 of [Section 3.2.1](03_2_1_scaled_dot_product_attention.py)). Even training cannot tell, as its gradient is 0:
+# **Biases.** The formulas have none. The authors' first code had them, by the default of the layer it used; their later code turned them off. Our projections have them. The bias of the keys is there for nothing: it adds the same number, $q \cdot b$, to all scores of a query, and a softmax does not notice (exercise 3 of [Section 3.2.1](03_2_1_scaled_dot_product_attention.py)). Even training cannot tell, as its gradient is 0:
 
 # %%
 attention.zero_grad()
@@ -677,23 +677,6 @@ assert torch.allclose(swapped(x, x, x), attention(x, x, x), atol=1e-6)
 print("two heads swapped, same output")
 
 # %% [markdown]
-# Solution to exercise 4: the scores contain $W^Q_i R R^{-1} (W^K_i)^T = W^Q_i (W^K_i)^T$. $R$ has $d_k^2$ free entries, so of the $2 d_{\text{model}} d_k$ parameters of $W^Q_i$ and $W^K_i$ only $2 d_{\text{model}} d_k - d_k^2$ count: one in sixteen is redundant in the base model.
-
-# %% tags=["hide-cell"]
-assert 64**2 / (2 * 512 * 64) == 1 / 16
-a, b = torch.randn(32, 8).double(), torch.randn(32, 8).double()
-R = torch.randn(8, 8).double()
-assert torch.allclose((a @ R) @ (b @ torch.linalg.inv(R).T).T, a @ b.T)
-print("the scores do not change")
-
-# %% [markdown]
-# Solution to exercise 3: six layers, keys and values, 512 numbers each per token, two bytes each. Sharing divides by eight.
-
-# %% tags=["hide-cell"]
-size_in_bytes = 6 * 2 * 512 * 100 * 2
-print(f"{size_in_bytes:,} bytes; shared: {size_in_bytes // 8:,}")
-
-# %% [markdown]
 # Solution to exercise 2: the four projections take $4 n d_{\text{model}}^2$ and the two products $2 n^2 d_{\text{model}}$, whatever $h$: eight heads are an eighth as wide. The weights themselves, and their softmax, are eight times as many.
 
 # %% tags=["hide-cell"]
@@ -705,6 +688,23 @@ print(operations, "and numbers of weights", [h * n * n for h in (1, 8)])
 verdict = check("3.2.2-heads", operations)
 print(verdict)
 assert verdict
+
+# %% [markdown]
+# Solution to exercise 3: six layers, keys and values, 512 numbers each per token, two bytes each. Sharing divides by eight.
+
+# %% tags=["hide-cell"]
+size_in_bytes = 6 * 2 * 512 * 100 * 2
+print(f"{size_in_bytes:,} bytes; shared: {size_in_bytes // 8:,}")
+
+# %% [markdown]
+# Solution to exercise 4: the scores contain $W^Q_i R R^{-1} (W^K_i)^T = W^Q_i (W^K_i)^T$. $R$ has $d_k^2$ free entries, so of the $2 d_{\text{model}} d_k$ parameters of $W^Q_i$ and $W^K_i$ only $2 d_{\text{model}} d_k - d_k^2$ count: one in sixteen is redundant in the base model.
+
+# %% tags=["hide-cell"]
+assert 64**2 / (2 * 512 * 64) == 1 / 16
+a, b = torch.randn(32, 8).double(), torch.randn(32, 8).double()
+R = torch.randn(8, 8).double()
+assert torch.allclose((a @ R) @ (b @ torch.linalg.inv(R).T).T, a @ b.T)
+print("the scores do not change")
 
 # %% [markdown]
 # ## The notebook and the module agree

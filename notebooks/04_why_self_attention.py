@@ -945,19 +945,6 @@ big, narrow = transformer.TransformerConfig.big(), transformer.TransformerConfig
 print(break_even_length(big), break_even_length(narrow))
 assert break_even_length(big) == 6 * 1024 and break_even_length(narrow) == 2 * 512 + 1024
 
-# %% tags=["hide-cell"]
-# Exercise 3: each layer goes its dilation to the left, to the right, or stays. Every way to go 5 to 8 places to the left
-# by 1, 3, 9, 27 … begins, seen from the output, with 9: 8 = 9 − 1, 7 = 9 − 3 + 1, and so on. From the last of nine
-# positions that leads over the edge, where there is nothing but padding.
-x = torch.randn(1, 4, 9, dtype=torch.float64, requires_grad=True)  # (B, d, n)
-y = x
-for i in range(6):
-    y = nn.Conv1d(4, 4, 3, padding=3**i, dilation=3**i).double()(y)
-(gradient,) = torch.autograd.grad(y[0, :, -1].sum(), x)
-unseen = [position for position, g in enumerate(gradient[0].abs().sum(0).tolist(), start=1) if g == 0]
-print("never seen: inputs", *unseen)
-assert unseen == [1, 2, 3, 4]
-
 # %% [markdown]
 # Solution to exercise 2: in a sentence nearly all of it is $d^2$, and most of that the network's. In a long document the $n^2$ has more than half.
 
@@ -973,6 +960,19 @@ for n in (100, 4000):
 verdict = check("4-where-the-cost-lies", shares)
 print(verdict)
 assert verdict
+
+# %% tags=["hide-cell"]
+# Exercise 3: each layer goes its dilation to the left, to the right, or stays. Every way to go 5 to 8 places to the left
+# by 1, 3, 9, 27 … begins, seen from the output, with 9: 8 = 9 − 1, 7 = 9 − 3 + 1, and so on. From the last of nine
+# positions that leads over the edge, where there is nothing but padding.
+x = torch.randn(1, 4, 9, dtype=torch.float64, requires_grad=True)  # (B, d, n)
+y = x
+for i in range(6):
+    y = nn.Conv1d(4, 4, 3, padding=3**i, dilation=3**i).double()(y)
+(gradient,) = torch.autograd.grad(y[0, :, -1].sum(), x)
+unseen = [position for position, g in enumerate(gradient[0].abs().sum(0).tolist(), start=1) if g == 0]
+print("never seen: inputs", *unseen)
+assert unseen == [1, 2, 3, 4]
 
 # %% [markdown]
 # ## The notebook and the module agree

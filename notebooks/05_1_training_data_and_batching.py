@@ -768,6 +768,17 @@ print("the same batches after", after, "updates, without making the first ones")
 # 3. **Minutes.** Sort by the target's length first and the source's second. How much padding is there then?
 # 4. **An hour.** Learn merges from the words without looking at how often each was seen. Which is the first merge that changes?
 
+# %% [markdown]
+# Solution to exercise 1: four rows of ten places, 27 of them taken.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+answer = 1 - (3 + 5 + 9 + 10) / (4 * 10)
+verdict = check("5.1-padding", answer)
+print(verdict)
+assert verdict
+
 # %% tags=["hide-cell"]
 # Exercise 2: the corpus has "Apfel" behind a space only, so its piece begins with one.
 for text in ("Apfelbaum", "Baumapfel"):
@@ -780,17 +791,6 @@ assert not any("Apfel" in piece or "apfel" in piece for piece in tokenizer.piece
 equally = learn(dict.fromkeys(("newer", "lower", "newest", "slow"), 1), n_merges=5)
 print("merges:", ", ".join("+".join(pair) for pair in equally))
 assert equally[0] == merges[0] and equally[1] == ("we", "r") != merges[1]
-
-# %% [markdown]
-# Solution to exercise 1: four rows of ten places, 27 of them taken.
-
-# %% tags=["hide-cell"]
-from transformer.exercises import check
-
-answer = 1 - (3 + 5 + 9 + 10) / (4 * 10)
-verdict = check("5.1-padding", answer)
-print(verdict)
-assert verdict
 
 # %% [markdown]
 # ## The notebook and the module agree

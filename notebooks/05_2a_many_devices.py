@@ -304,12 +304,6 @@ chart
 # 2. **Predict, then run.** What does `batch.split(40)` hand out for thirty pairs, and why does it change no gradient?
 # 3. **Minutes.** With dropout on, one process and two give different losses. Is one of them wrong?
 
-# %% tags=["hide-cell"]
-# Exercise 2: batches without target tokens, whose loss is a sum over nothing.
-many = batch.split(40)
-print(sum(part.n_tokens == 0 for part in many), "of 40 parts are blank")
-assert (gradient(many, [batch.n_tokens] * 40) - whole).norm() < 1e-9 * whole.norm()
-
 # %% [markdown]
 # Solution to exercise 1: sums are added, and divided once by all tokens.
 
@@ -320,6 +314,12 @@ answer = (30 * 2 + 10 * 4) / (30 + 10)
 verdict = check("5.2-two-devices", answer)
 print(verdict)
 assert verdict
+
+# %% tags=["hide-cell"]
+# Exercise 2: batches without target tokens, whose loss is a sum over nothing.
+many = batch.split(40)
+print(sum(part.n_tokens == 0 for part in many), "of 40 parts are blank")
+assert (gradient(many, [batch.n_tokens] * 40) - whole).norm() < 1e-9 * whole.norm()
 
 # %% [markdown]
 # ## The notebook and the module agree

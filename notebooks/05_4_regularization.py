@@ -622,19 +622,6 @@ print("equal losses from", type(ours).__module__, "and", type(theirs).__module__
 #    matter?
 
 # %% [markdown]
-# Solution to exercise 3: at $\epsilon = (V-1)/V$ every class gets $1/V$. Beyond it the true token would get less than the others.
-
-# %% tags=["hide-cell"]
-uniform = smoothed_target(5, true=1, epsilon=4 / 5)  # (V−1)/V: everyone gets 1/V
-assert torch.allclose(uniform, torch.full((5,), 0.2, dtype=torch.float64))
-LabelSmoothingLoss(4 / 5)(z, y)
-try:
-    LabelSmoothingLoss(0.9)(z, y)
-    raise AssertionError("accepted")
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
 # Solution to exercise 2: 0.9 of the true token's $-\ln p$, and 0.025 of each other one's.
 
 # %% tags=["hide-cell"]
@@ -647,3 +634,16 @@ print(f"{answer:.6f}")
 verdict = check("5.4-row", answer)
 print(verdict)
 assert verdict
+
+# %% [markdown]
+# Solution to exercise 3: at $\epsilon = (V-1)/V$ every class gets $1/V$. Beyond it the true token would get less than the others.
+
+# %% tags=["hide-cell"]
+uniform = smoothed_target(5, true=1, epsilon=4 / 5)  # (V−1)/V: everyone gets 1/V
+assert torch.allclose(uniform, torch.full((5,), 0.2, dtype=torch.float64))
+LabelSmoothingLoss(4 / 5)(z, y)
+try:
+    LabelSmoothingLoss(0.9)(z, y)
+    raise AssertionError("accepted")
+except ValueError as error:
+    print(error)

@@ -866,22 +866,36 @@ assert chi_square < 16.3  # exceeded once in a thousand times with three degrees
 # * A sentence's output does not depend on its neighbours in the batch, nor on their order, in any of the three ways.
 # * A beam that is wide enough finds what exhaustive search finds. A narrow one can miss it, and greedy decoding misses more.
 # * The search may stop when the bound at the maximum length says so; the first finished hypothesis need not be the best
-#   (exercise 3).
+#   (exercise 4).
 # * For 100 tokens the cache computes 100 decoder positions instead of 5,050.
 # * Too large an $\alpha$ makes outputs several times too long.
 #
 # ## Exercises
 #
-# 1. *Predict, then run.* Call `greedy_decode` on a model in training mode. Why is that refused rather than allowed?
-# 2. Forget to pass the position: let every decoding step of the shipped model believe that it is at position 0. Predict how
-#    many of the sixty translations change, and where.
-# 3. Let a search stop as soon as its best hypothesis ends. Make a table on which that is wrong with $\alpha = 0.6$, though it is
-#    right with $\alpha = 0$.
-# 4. Write nucleus sampling: draw among the fewest tokens that together hold a share $p$ of the probability. What is the
-#    difference to `top_k` where the model is sure, and where it is not?
+# 1. **Predict, then run.** By what is the log-probability of a translation of 13 tokens divided, with $\alpha = 0.6$? Check:
+#    `check("6.1-length-penalty", answer)`.
+# 2. **Predict, then run.** Call `greedy_decode` on a model in training mode. Why is that refused rather than allowed?
+# 3. **Predict, then run.** Forget to pass the position: let every decoding step of the shipped model believe that it is at position
+#    0. How many of the sixty translations change, and where?
+# 4. **An hour.** Let a search stop as soon as its best hypothesis ends. Make a table on which that is wrong with $\alpha = 0.6$,
+#    though it is right with $\alpha = 0$.
+# 5. **An hour.** Write nucleus sampling: draw among the fewest tokens that together hold a share $p$ of the probability. What is
+#    the difference to `top_k` where the model is sure, and where it is not?
+
+# %% [markdown]
+# Solution to exercise 1: $(18/6)^{0.6} = 3^{0.6}$.
 
 # %% tags=["hide-cell"]
-# Exercise 2: a positional encoding that ignores its start. Most outputs stay: a causal decoder knows its place by what it has
+from transformer.exercises import check
+
+answer = ((5 + 13) / 6) ** 0.6
+print(f"{answer:.4f}")
+verdict = check("6.1-length-penalty", answer)
+print(verdict)
+assert verdict
+
+# %% tags=["hide-cell"]
+# Exercise 3: a positional encoding that ignores its start. Most outputs stay: a causal decoder knows its place by what it has
 # written. The errors come late, where a sentence says something for the second time.
 forgetful = Transformer(translator.model.config).eval()
 forgetful.load_state_dict(translator.model.state_dict())
@@ -896,7 +910,7 @@ for got, expected in zip(greedy_decode(forgetful, pad(sources)), greedy, strict=
 assert 0 < len(wrong) < len(sources) / 2 and min(wrong) > 5
 
 # %% tags=["hide-cell"]
-# Exercise 3: a short sentence of probability 0.45 ends at once; one of probability 0.4 takes six tokens, all certain.
+# Exercise 4: a short sentence of probability 0.45 ends at once; one of probability 0.4 takes six tokens, all certain.
 patient = {(): [0.15, 0.4, 0.45, 0.0], (1, 3, 3, 3, 3): [0.0, 0.0, 1.0, 0.0]}
 patient |= {(1, *[3] * n): [0.0, 0.0, 0.0, 1.0] for n in range(4)}
 waiting = TableModel(lambda written: patient.get(written, [0.25] * 4))

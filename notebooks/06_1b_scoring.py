@@ -732,19 +732,23 @@ assert opposite["BLEU"] > 50 > same["BLEU"] and opposite["chrF"] > same["chrF"]
 # %% [markdown]
 # ## Exercises
 #
-# 1. Which is larger, the score of a test set, or that of the same test set with every sentence pair twice? Why?
-# 2. Two systems have the same four precisions; one writes 5 % fewer words than the references, the other 5 % more. What are their brevity penalties?
-# 3. `split_compounds` leaves one hyphen of `A-B-C` whole. Which, and why not in `Nord-Süd-Gefälle`?
-# 4. Write straight quotation marks for all „German“ ones in `PAIRS`, on both sides. Which scores change, and why?
-# 5. How many sentences would a test set of the toy corpus need for an interval of ±0.1?
+# 1. **Predict, then run.** Which is larger, the score of a test set, or that of the same test set with every sentence pair twice?
+# 2. **Minutes.** Two systems have the same four precisions; one writes 5 % fewer words than the references, the other 5 % more. What are their brevity penalties? Check: `check("6.1-brevity", (fewer, more))`.
+# 3. **Minutes.** `split_compounds` leaves one hyphen of `A-B-C` whole. Which, and why not in `Nord-Süd-Gefälle`?
+# 4. **Minutes.** Write straight quotation marks for all „German“ ones in `PAIRS`, on both sides. Which scores change, and why?
+# 5. **An hour.** How many sentences would a test set of the toy corpus need for an interval of ±0.1?
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 # Exercise 1: the score stays the same, for matches, totals and lengths all double.
 # Exercise 2: BLEU does not punish length except through precision.
 # Exercise 3: in A-B-C the first match takes the letter B with it, so the second hyphen has no character left before it.
 # Longer parts leave enough.
 assert abs(bleu(hypotheses=outputs * 2, references=references * 2).value - right.value) < 1e-9
-print(f"brevity penalties {np.exp(1 - 1 / 0.95):.4f} and 1")
+penalties = (np.exp(1 - 1 / 0.95), 1)
+print(f"brevity penalties {penalties[0]:.4f} and {penalties[1]};", check("6.1-brevity", penalties))
+assert check("6.1-brevity", penalties)
 print(split_compounds("A-B-C"), "|", split_compounds("Nord-Süd-Gefälle"))
 assert split_compounds("A-B-C") == "A ##AT##-##AT## B-C"
 

@@ -987,19 +987,24 @@ print(f"both count F1 {ours.f1:.1f} on {len(sample)} trees")
 #
 # ## Exercises
 #
-# 1. Predict, then run: precision, recall and F1 of the flat tree `(S …all words…)` on the test set above. Which is
-#    highest, and why? (Solved below.)
-# 2. What does `bracket_scores` say to a parser that writes every phrase twice? To one that names every phrase `NP`?
-#    (Solved below.)
-# 3. Write `XX` in place of the words in `target`, with two vocabularies and `tie_embeddings=False`, and train again.
+# 1. **Predict, then run.** Precision, recall and F1 of the flat tree `(S …all words…)` on the test set above: which is highest, and
+#    why?
+# 2. **Predict, then run.** What are precision, recall and F1 of a parser that writes every phrase of the right tree twice? Of one
+#    that names every phrase `NP`? Check: `check("6.3-twice", (precision, recall, f1))`, for the first.
+# 3. **An hour.** Write `XX` in place of the words in `target`, with two vocabularies and `tie_embeddings=False`, and train again.
 #    What happens to F1, and to the number of mended outputs?
-# 4. Let the parser write each word's tag before the word, and measure how many are right. Does F1 gain or lose?
-# 5. The words of an output are counted off here. Match them with the sentence's words instead (`difflib` can), and see
-#    what it is worth.
-# 6. A day's project: at each step allow only tokens that keep the output a tree over the sentence's words, so that
-#    nothing has to be mended. Where in `beam_search` does that belong?
+# 4. **An hour.** Let the parser write each word's tag before the word, and measure how many are right. Does F1 gain or lose?
+# 5. **An hour.** The words of an output are counted off here. Match them with the sentence's words instead (`difflib` can), and
+#    see what it is worth.
+# 6. **A day.** At each step allow only tokens that keep the output a tree over the sentence's words, so that nothing has to be
+#    mended. Where in `beam_search` does that belong?
+
+# %% [markdown]
+# Solution to exercises 1 and 2: score the trees.
 
 # %% tags=["hide-cell"]
+from transformer.exercises import check
+
 flat = [Tree("S", tuple(some.leaves())) for some in test]
 found = bracket_scores(test, flat)
 print(f"flat:  precision {found.precision:.0f}, recall {found.recall:.1f}, F1 {found.f1:.1f}")
@@ -1018,4 +1023,6 @@ twice = bracket_scores(test, [rewritten(some, times=2) for some in test])
 print(f"twice: precision {twice.precision:.0f}, recall {twice.recall:.0f}, F1 {twice.f1:.1f}")
 only_np = bracket_scores(test, [rewritten(some, name="NP") for some in test])
 print(f"NP:    precision {only_np.precision:.1f}, recall {only_np.recall:.1f}, F1 {only_np.f1:.1f}")
+print(check("6.3-twice", (twice.precision, twice.recall, twice.f1)))
+assert check("6.3-twice", (twice.precision, twice.recall, twice.f1))
 assert twice.recall == 100 and abs(twice.precision - 50) < 1e-9 and abs(only_np.precision - only_np.recall) < 1e-9

@@ -315,6 +315,20 @@ assert exact["test"] >= 27 and exact["long"] <= 10 and short >= 20
 #    tokens the pass confirms. Then change one token of the draft.
 # 4. **A day.** Translate `long` sentences clause by clause, cut at *and*, *but* and *because*. How many become exact? What must the cutter know?
 
+# %% [markdown]
+# Solution to exercise 2: one layer to the global token, and one from there. Squaring the mask shows it.
+
+# %% tags=["hide-cell"]
+from transformer.exercises import check
+
+sees = torch.ones(401, 401).tril(10).triu(-10)  # the first of 401 is made global
+sees[0], sees[:, 0] = 1, 1
+layers, reached = 1, sees
+while not reached.all():
+    layers, reached = layers + 1, ((reached @ sees) > 0).float()
+print(layers, "layers:", check("7-global", layers))
+assert check("7-global", layers)
+
 # %% tags=["hide-cell"]
 # Exercise 3: the logits of a whole draft come at once, and each says which token greedy decoding would have chosen there.
 source = torch.tensor([translator.tokenizer.encode(next(transformer.embedded_corpus("test", seed=7)).source)])
@@ -333,17 +347,3 @@ wrong = draft.copy()
 wrong[5] = draft[4]
 print(f"one pass confirms {confirmed(draft)} of {len(draft)} tokens, and {confirmed(wrong)} of the changed draft")
 assert confirmed(draft) == len(draft) and confirmed(wrong) == 5
-
-# %% [markdown]
-# Solution to exercise 2: one layer to the global token, and one from there. Squaring the mask shows it.
-
-# %% tags=["hide-cell"]
-from transformer.exercises import check
-
-sees = torch.ones(401, 401).tril(10).triu(-10)  # the first of 401 is made global
-sees[0], sees[:, 0] = 1, 1
-layers, reached = 1, sees
-while not reached.all():
-    layers, reached = layers + 1, ((reached @ sees) > 0).float()
-print(layers, "layers:", check("7-global", layers))
-assert check("7-global", layers)

@@ -1542,13 +1542,6 @@ assert charts == 3 and not asked and len(versions) == 1
 #    heads come back in every training, and what changes?
 
 # %% tags=["hide-cell"]
-# Exercise 4: the mean weight on the position before.
-for kind in ("encoder", "decoder"):
-    previous = [getattr(example, kind).diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for example in examples]
-    mean = torch.stack(previous).mean(dim=0)  # (layers, h)
-    print(kind, [[round(value, 2) for value in row] for row in mean.tolist()])
-
-# %% tags=["hide-cell"]
 # Exercise 2: translations that hold the particle, with all heads, without that one, and without its neighbour.
 layer, head = specialists["particle → its verb"]
 src = make_batch([(tokenizer.encode(pair.source), []) for pair in separated]).src
@@ -1558,6 +1551,13 @@ for name, off in (("all heads", []), ("without it", [head]), ("without its neigh
         outputs = [tokenizer.decode(ids) for ids in greedy_decode(translator.model, src, max_new_tokens=40)]
     kept = sum(particle in re.findall(r"\w+", output) for particle, output in zip(particles, outputs, strict=True))
     print(f"{name:21} {kept / len(particles):.0%} of the particles")
+
+# %% tags=["hide-cell"]
+# Exercise 4: the mean weight on the position before.
+for kind in ("encoder", "decoder"):
+    previous = [getattr(example, kind).diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for example in examples]
+    mean = torch.stack(previous).mean(dim=0)  # (layers, h)
+    print(kind, [[round(value, 2) for value in row] for row in mean.tolist()])
 
 # %% [markdown]
 # ## The notebook and the module agree

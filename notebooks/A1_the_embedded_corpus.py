@@ -656,15 +656,29 @@ assert patterns > 100_000 and 9 < mean < 13
 #
 # ## Exercises
 #
-# 1. How far does a German word stand from the English word that it translates? Draw the distribution of $t - s$ over the
-#    links. Which phenomenon reaches farthest? (Solution below.)
-# 2. A translator that always says *es* for "it": how often is it right? And one that always takes the gender of the subject?
-# 3. Add a relative clause ("the dog that crossed the street"). Which tables change? What happens to the commas?
-# 4. Two English sentences may have the same German translation. Find a pair. Why is that no problem for training?
-# 5. Make a split that holds out a *phenomenon*: no compound in training, compounds only in the test. What should a model do?
+# 1. **Predict, then run.** "The animal did not cross the street because it was too tired", and "too wide": what is "it" in German,
+#    if the animal is *das Tier*? Check: `check("A1-it", (tired, wide))`.
+# 2. **Minutes.** A translator that always says *es* for "it": how often is it right? And one that always takes the gender of the
+#    subject?
+# 3. **Minutes.** Two English sentences may have the same German translation. Find a pair. Why is that no problem for training?
+# 4. **An hour.** How far does a German word stand from the English word that it translates? Draw the distribution of $t - s$ over
+#    the links. Which phenomenon reaches farthest?
+# 5. **An hour.** Add a relative clause ("the dog that crossed the street"). Which tables change? What happens to the commas?
+# 6. **A day.** Make a split that holds out a *phenomenon*: no compound in training, compounds only in the test. What should a
+#    model do, and what does ours?
+
+# %% [markdown]
+# Solution to exercise 1: the pronoun takes the gender of the noun that is meant, *das Tier* or *die Straße*.
 
 # %% tags=["hide-cell"]
-# Exercise 1: the mean distance of the farthest link, by phenomenon.
+from transformer.exercises import check
+
+verdict = check("A1-it", ("es", "sie"))
+print(verdict)
+assert verdict
+
+# %% tags=["hide-cell"]
+# Exercise 4: the mean distance of the farthest link, by phenomenon.
 for name in PHENOMENA:
     reach = [max(abs(t - s) for t, s in pair.alignment) for pair in pairs if name in pair.phenomena]
     print(f"{name:12} {sum(reach) / len(reach):.1f}")

@@ -837,18 +837,18 @@ else:
 # 3. **An hour.** Write a rule for pairs whose two sides are equal. Which of them would be right translations?
 
 # %% tags=["hide-cell"]
-# Exercise 2: back to the byte, and read it as it was meant. Some bytes have no character in code page 1252.
-mended = re.sub("[\x80-\x9f]", lambda found: found[0].encode("latin-1").decode("cp1252", "replace"), german)
-print(mended.splitlines()[1])
-assert "\u2026" in mended and not _BROKEN.search(mended.replace("\n", ""))
-
-# %% tags=["hide-cell"]
 # Exercise 1: n pairs of hashes among N values meet with probability 1 - exp(-n² / 2N).
 values = 2.0**64
 print(f"{(2 * values * np.log(2)) ** 0.5:,.0f} pairs for one half")
 collision = -np.expm1(-(4.5e6**2) / (2 * values))
 print(f"{collision:.1e} for 4.5 million pairs")
 assert collision < 1e-6
+
+# %% tags=["hide-cell"]
+# Exercise 2: back to the byte, and read it as it was meant. Some bytes have no character in code page 1252.
+mended = re.sub("[\x80-\x9f]", lambda found: found[0].encode("latin-1").decode("cp1252", "replace"), german)
+print(mended.splitlines()[1])
+assert "\u2026" in mended and not _BROKEN.search(mended.replace("\n", ""))
 
 # %% [markdown]
 # ## The notebook and the module agree

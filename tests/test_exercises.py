@@ -1,6 +1,7 @@
 """Checks of exercises: what is right, which hint a mistake gets, and whether every chapter has its exercises."""
 
 import inspect
+import json
 import math
 import re
 import warnings
@@ -390,8 +391,6 @@ def test_dpo_gradient_by_autograd() -> None:
 
 
 def test_row_by_the_recorded_result(root: Path) -> None:
-    import json
-
     runs = json.loads((root / "book/results/variations.json").read_text(encoding="utf-8"))["runs"]
 
     def scores(row: str) -> list[float]:
