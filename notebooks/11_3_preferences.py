@@ -669,12 +669,12 @@ if points:
         .encode(
             x=alt.X("updates:Q", axis=alt.Axis(values=[0, 20, 40])),
             y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
-            color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top")),
+            color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300)),
             strokeDash=alt.StrokeDash("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[dash for _, dash in style.values()])),
             tooltip=["variant:N", "updates:Q", alt.Tooltip("value:Q", format=".1f")],
         )
         .properties(width=180, height=120)
-        .facet("metric:N", columns=2, data=alt.Data(values=shown))
+        .facet(alt.Facet("metric:N", title=None), columns=2, data=alt.Data(values=shown))
         .resolve_scale(y="independent")
         .properties(title="DPO pushes the rejected output down; fine-tuning lifts the chosen one")
     )
