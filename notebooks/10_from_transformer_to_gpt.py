@@ -878,6 +878,9 @@ else:
     print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}\n")
     for run in record["runs"].values():
         results.setdefault(run["arguments"]["model"], []).append(run["result"]["loss"])
+    if any(len(values) < len(record["seeds"]) for values in results.values()):
+        print("The record is not complete: run the command again, and it will make the runs that are missing.")
+        results = {}
     for model, values in results.items():
         print(f"{model:26} {statistics.mean(values):.2f} nats per character, from {min(values):.2f} to {max(values):.2f}")
 
