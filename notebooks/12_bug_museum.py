@@ -438,7 +438,7 @@ assert (weights.sum(-1) - 1).abs().max() > 0.1 and moved > 0.01 and seen.exact <
 #
 # The projections give $(B, n, h \cdot d_k)$, the heads want $(B, h, n, d_k)$. `reshape` gives that shape too, in one call
 # and from the wrong numbers: a "head" is then a run of neighbouring positions, cut into pieces
-# ([Section 3.2.2](03_2_2_multi_head_attention.py)). A model trained with it learns something, slowly, and leaks.
+# ([Section 3.2.2](03_2_2_multi_head_attention.py)). What comes out at a position mixes others, later ones among them.
 
 # %%
 reshaped = Bug(

@@ -11,13 +11,17 @@ a minute.
 
 import argparse
 import ast
+import os
 import re
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+import torch  # noqa: F401 - loaded once, so that every test finds it in memory
 from ledger_of_claims import cells_of
 from negate_claims import ROOT, Negation, apply, copy_repository, run
 
@@ -55,9 +59,37 @@ def read_bugs(notebook: Path = NOTEBOOK) -> list[tuple[int, Bug]]:
     return found
 
 
+def run_pytest(options: list[str], tree: Path) -> tuple[int, str]:
+    """Run pytest in a tree: exit status and all output. Where processes can fork, torch need not be loaded anew."""
+    options = ["-q", "-p", "no:cacheprovider", *options]
+    if not hasattr(os, "fork"):
+        return run(["-m", "pytest", *options], tree, tree)
+    with tempfile.TemporaryFile() as file:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            code = 3  # pytest's own for an internal error
+            try:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+                os.chdir(tree)
+                os.environ["PYTHONPATH"] = str(tree)
+                sys.path.insert(0, str(tree))
+                sys.dont_write_bytecode = True
+                code = int(pytest.main(options))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        file.seek(0)
+        return code, file.read().decode("utf-8", errors="replace")
+
+
 def red(test: str, tree: Path) -> str:
     """Run a test of a tree: "passes", the name of the error with which it fails, or what else happened."""
-    code, output = run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", test], tree, tree)
+    code, output = run_pytest(["-x", "--tb=short", test], tree)
     if code == 0:
         return "passes"
     errors = re.findall(r"^E   +(?:\| +)*([\w.]*(?:Error|Exception|Failed|assert))\b", output, flags=re.MULTILINE)
@@ -67,12 +99,14 @@ def red(test: str, tree: Path) -> str:
     return sorted(names)[0]
 
 
-def main(arguments: list[str] | None = None, notebook: Path = NOTEBOOK) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Put in the faults named on the command line, or all."""
-    bugs = {bug.name: bug for _, bug in read_bugs(notebook)}
     parser = argparse.ArgumentParser(description="Put faults into the code and show that a test catches each.")
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(bugs)}")
-    names = parser.parse_args(arguments).faults or list(bugs)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="names of faults; all if there are none")
+    parser.add_argument("--notebook", type=Path, default=NOTEBOOK, help="where the faults stand")
+    options = parser.parse_args(arguments)
+    bugs = {bug.name: bug for _, bug in read_bugs(options.notebook)}
+    names = options.faults or list(bugs)
     unknown = sorted(set(names) - set(bugs))
     if unknown:
         parser.error(f"no fault {', '.join(unknown)}; there are {', '.join(bugs)}")
@@ -81,7 +115,7 @@ def main(arguments: list[str] | None = None, notebook: Path = NOTEBOOK) -> int:
         tree = Path(folder)
         copy_repository(tree, PARTS)
         tests = sorted({bugs[name].caught_by for name in names})
-        code, output = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], tree, tree)
+        code, output = run_pytest(tests, tree)
         if code:
             print(f"without any fault the tests do not pass:\n{output.strip()[-2000:]}")
             return 1
