@@ -1,5 +1,5 @@
 # Exported from notebooks/09_the_transformer_in_numpy.py, Section 9; edit that file, not this one.
-# sha256 of what follows: 4fc9f2796eb66678
+# sha256 of what follows: 97db43e91811549c
 """The Transformer in NumPy (Section 9)."""
 
 from typing import Any
@@ -38,7 +38,7 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 
 def _linear(x: np.ndarray, w: _Tree) -> tuple[np.ndarray, Any]:
-    """Y = xWᵀ + b."""
+    """Compute xWᵀ + b."""
     return x @ w["weight"].T + w["bias"], (x, w["weight"])  # (…, in) → (…, out)
 
 
@@ -64,7 +64,7 @@ def _softmax(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _softmax_backward(d_p: np.ndarray, p: np.ndarray) -> np.ndarray:
-    return p * (d_p - (p * d_p).sum(axis=-1, keepdims=True))
+    return p * (d_p - (p * d_p).sum(axis=-1, keepdims=True))  # the shape of the scores
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, Any]:
@@ -76,9 +76,9 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray) ->
 
 def _attention_backward(d_out: np.ndarray, kept: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v, p = kept
-    d_v = p.swapaxes(-1, -2) @ d_out  # (B, h, n, d_v)
+    d_values = p.swapaxes(-1, -2) @ d_out  # (B, h, n, d_v)
     d_scores = _softmax_backward(d_out @ v.swapaxes(-1, -2), p) / np.sqrt(q.shape[-1])  # (B, h, m, n)
-    return d_scores @ k, d_scores.swapaxes(-1, -2) @ q, d_v
+    return d_scores @ k, d_scores.swapaxes(-1, -2) @ q, d_values  # the shapes of q, k, v
 
 
 def _split(x: np.ndarray, n_heads: int) -> np.ndarray:
@@ -104,10 +104,10 @@ def _multi_head(x: np.ndarray, memory: np.ndarray, w: _Tree, n_heads: int, mask:
 def _multi_head_backward(d_y: np.ndarray, kept: Any) -> tuple[np.ndarray, np.ndarray, _Tree]:
     n_heads, kept_q, kept_k, kept_v, kept_heads, kept_o = kept
     d_joined, d_w_o = _linear_backward(d_y, kept_o)
-    d_q, d_k, d_v = _attention_backward(_split(d_joined, n_heads), kept_heads)
-    d_x, d_w_q = _linear_backward(_join(d_q), kept_q)
-    d_memory_k, d_w_k = _linear_backward(_join(d_k), kept_k)
-    d_memory_v, d_w_v = _linear_backward(_join(d_v), kept_v)
+    d_queries, d_keys, d_values = _attention_backward(_split(d_joined, n_heads), kept_heads)
+    d_x, d_w_q = _linear_backward(_join(d_queries), kept_q)
+    d_memory_k, d_w_k = _linear_backward(_join(d_keys), kept_k)
+    d_memory_v, d_w_v = _linear_backward(_join(d_values), kept_v)
     return d_x, d_memory_k + d_memory_v, {"w_q": d_w_q, "w_k": d_w_k, "w_v": d_w_v, "w_o": d_w_o}
 
 
@@ -277,12 +277,14 @@ def _transformer(src: np.ndarray, tgt_in: np.ndarray, w: _Tree, n_heads: int, pa
 def _transformer_backward(d_logits: np.ndarray, kept: Any) -> tuple[dict[str, np.ndarray], _Tree]:
     """The gradient of the tied matrix from each of its three places, and the gradients of both stacks."""
     src, tgt_in, hidden, embedding, kept_encoder, kept_decoder = kept
-    d_tgt, d_memory, d_decoder = _decoder_backward(d_logits @ embedding, kept_decoder)
+    d_tgt, d_memory, d_decoder = _decoder_backward(
+        d_logits @ embedding, kept_decoder
+    )  # (B, m, d_model), (B, n, d_model)
     d_src, d_encoder = _encoder_backward(d_memory, kept_encoder)
     places = {
         "source embedding": _embed_backward(d_src, src, embedding),
         "target embedding": _embed_backward(d_tgt, tgt_in, embedding),
-        "output": _rows(d_logits).T @ _rows(hidden),
+        "output": _rows(d_logits).T @ _rows(hidden),  # (V, d_model), like the other two
     }
     return places, {"encoder": d_encoder, "decoder": d_decoder}
 
