@@ -476,7 +476,7 @@ chart
 # %% [markdown]
 # Solid lines are base, dashed lines the row chosen above, one line a seed. The table further up says which rows can be told from base; for the others no difference is seen, which is not the same as no difference.
 #
-# Pre-norm is by far the largest step. SwiGLU and RoPE each learn faster than base. Two heads of keys and values in place of eight cost something: that exchange is made for the cache, and pays when the model is used. All together is compared with pre-norm, its largest part, in the next cell: does the rest still add anything?
+# Pre-norm is the largest step. With SwiGLU and with RoPE, too, the model learns faster than base. Two heads of keys and values in place of eight cost something: that exchange is made for the cache, and pays when the model is used. All together is compared with pre-norm, its largest part, in the next cell: does the rest still add anything?
 
 # %%
 if complete:
