@@ -173,7 +173,7 @@ def test_without_positions_the_papers_attention_reads_a_bag_of_words():
 
 
 @each_dial
-@pytest.mark.parametrizeX
+@pytest.mark.parametrize("chunks", [(1, 1, 1, 1, 1), (2, 3)])
 def test_decoding_with_a_cache_is_the_forward_pass(order, parts, chunks):
     model, tgt = build(order, parts), tokens(2, 5, 1)
     src = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]])
