@@ -363,7 +363,7 @@ unscaled = Bug(
     room="attention",
     old="scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)",
     new="scores = query @ key.transpose(-2, -1)",
-    caught_by="tests/test_attention.py::test_equals_plain_python",
+    caught_by="tests/test_attention.py::test_the_worked_example",
 )
 
 
@@ -412,7 +412,7 @@ wrong_axis = Bug(
     room="attention",
     old='scores = scores.masked_fill(~mask, float("-inf")).masked_fill(empty, 0.0)\n    return torch.softmax(scores, dim=-1)',
     new='scores = scores.masked_fill(~mask, float("-inf")).masked_fill(empty, 0.0)\n    return torch.softmax(scores, dim=-2)',
-    caught_by="tests/test_attention.py::test_equals_plain_python",
+    caught_by="tests/test_attention.py::test_equals_torchs_kernel_with_gradients",
 )
 
 # %%
