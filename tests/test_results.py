@@ -43,6 +43,7 @@ def test_the_code_of_a_record_has_not_moved_on(path, recording):
     moved = [
         name
         for name, value in record["code"].items()
+        if not name.endswith("__init__.py")  # lists what other modules have, and computes nothing
         if not (ROOT / name).is_file() or recording.code_hash(ROOT / name) != value
     ]
     if moved:
