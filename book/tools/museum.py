@@ -5,8 +5,8 @@
 
 The faults stand in the notebook of Chapter 12, each as a call `Bug(…)` with literal arguments. The script works in a
 copy of the package and its tests that is removed afterwards. All named tests must pass before; each must fail with its
-fault, by what it asserts and not because the code no longer runs. The exit status is 1 if one does not. It takes about
-a minute.
+fault, by what it asserts and not because the code no longer runs. The exit status is 1 if one does not. It takes one
+to two minutes.
 """
 
 import argparse
