@@ -422,6 +422,13 @@ def test_fields_of_the_rows(name: str, fields: set[str]) -> None:
     assert "fields" in check("6.2-row", (name, fields | {"max_len"}, [1, 2, 3], [1, 2, 3], False)).message
 
 
+@pytest.mark.parametrize(("lead", "differs"), [(5.0, True), (4.9, False), (-5.0, True), (-4.9, False)])
+def test_intervals_by_student_s_t(lead: float, differs: bool) -> None:
+    row, base = [1 + lead, 2 + lead, 3 + lead], [1, 2, 3]  # each ± 4.303 / √3, together 4.97
+    assert check("6.2-row", ("(A) h = 1", {"n_heads"}, row, base, differs))
+    assert not check("6.2-row", ("(A) h = 1", {"n_heads"}, row, base, not differs))
+
+
 # -------------------------------------------------------------------------------- any answer, any name
 
 
