@@ -827,7 +827,7 @@ def _decoder_layer(answer: Any) -> None:
     memory mask: A mask sits on the attention over the memory; every target position may see the whole source.
     no residual: No residual connection around the attention over the memory: where the source is the same everywhere,
         your output does not depend on the target.
-    alone: Self-attention reaches no other position: does each query see the positions before it?
+    alone: Self-attention misses positions: does each query see itself and all positions before it?
     """
     draw = torch.Generator().manual_seed(0)
     x, memory, other = (torch.randn(1, size, 8, generator=draw, dtype=torch.float64) for size in (5, 7, 5))
@@ -838,7 +838,7 @@ def _decoder_layer(answer: Any) -> None:
     own, source = _moves(answer, x, memory, 0), _moves(answer, x, memory, 1)
     later, earlier = bool(own.triu(1).any()), bool(own.tril(-1).any())
     found = {"no mask": later and earlier, "transposed": later, "no memory": not source.any()}
-    found |= {"memory mask": not source.all(), "no residual": torch.allclose(flat, flat_other), "alone": not earlier}
+    found |= {"memory mask": not source.all(), "no residual": torch.allclose(flat, flat_other), "alone": not own[causal_mask(5)].all()}
     for key in (key for key, wrong in found.items() if wrong):
         raise _Hint(key)
 
