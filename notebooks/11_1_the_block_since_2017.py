@@ -30,20 +30,35 @@ transformer.check_version("0.1")
 #
 # ## The paper's parts, today's parts
 #
-# | the paper | models of today | why |
-# |---|---|---|
-# | LayerNorm after the sum (3.1) | before the sub-layer, *pre-norm*: GPT-2, Llama (Touvron et al. [2023a](https://arxiv.org/abs/2302.13971)), Gemma ([2024](https://arxiv.org/abs/2403.08295)) | deep stacks train, and with less warm-up: this chapter |
-# | LayerNorm | RMSNorm: T5 (Raffel et al. 2020, under the name of a simplified LayerNorm), Llama, Gemma | one pass less over the vector, and nothing lost: [11.1a](11_1a_rms_norm.py) |
-# | feed-forward with ReLU and biases (3.3) | gated, without biases: SwiGLU in PaLM (Chowdhery et al. [2022](https://arxiv.org/abs/2204.02311)) and Llama, GeGLU in Gemma | better at equal parameters in the comparison of Shazeer ([2020](https://arxiv.org/abs/2002.05202)); he offers no reason: [11.1b](11_1b_gated_feed_forward.py) |
-# | sinusoids added to the embeddings (3.5) | queries and keys rotated, *RoPE*: PaLM, Llama, Gemma | scores know distances, in every layer: [11.2a](11_2a_rotary_positions.py) |
-# | $h$ heads of keys and values (3.2.2) | fewer than of queries: Llama 2 (70B; Touvron et al. [2023b](https://arxiv.org/abs/2307.09288)), Mistral 7B (Jiang et al. [2023](https://arxiv.org/abs/2310.06825)), Llama 3 ([2024](https://arxiv.org/abs/2407.21783)) | a smaller cache, so more sentences at once: [11.2b](11_2b_grouped_query_attention.py) |
-# | decoding, not described (6.1) | keys and values kept from step to step | every step computes one position and not all: [11.2](11_2_attention_since_2017.py) |
-# | softmax of a stored matrix (3.2.1) | computed in tiles, never stored (Dao et al. [2022](https://arxiv.org/abs/2205.14135)) | memory linear in $n$, and less traffic to it: [11.2c](11_2c_attention_in_tiles.py) |
-# | beam search (6.1) | sampling with temperature, from the likeliest tokens | open questions have many good answers: [11.2](11_2_attention_since_2017.py) |
-# | likelihood of a reference (5) | then preferences between answers: DPO (Rafailov et al. 2023), used for Llama 3 | people compare answers more easily than they write them: [11.3](11_3_preferences.py) |
-# | encoder and decoder (3.1) | the decoder alone | one stack for every text: [10](10_from_transformer_to_gpt.py) |
+# | the paper | today | since | why |
+# |---|---|---|---|
+# | LayerNorm after the sum (3.1) | before the sub-layer, *pre-norm* | the authors' code of October 2017 ([3.1](03_1_encoder_and_decoder_stacks.py)) | deep stacks train (Wang et al. [2019](https://arxiv.org/abs/1906.01787)), and without warm-up: this chapter |
+# | LayerNorm (3.1) | RMSNorm | Zhang and Sennrich [2019](https://arxiv.org/abs/1910.07467) | simpler, and about as good in their comparison: [11.1a](11_1a_rms_norm.py) |
+# | feed-forward with ReLU and biases (3.3) | gated, without biases | Shazeer [2020](https://arxiv.org/abs/2002.05202) | better at equal parameters in his comparison; he offers no reason: [11.1b](11_1b_gated_feed_forward.py) |
+# | sinusoids added to the embeddings (3.5) | queries and keys rotated, *RoPE* | Su et al. [2021](https://arxiv.org/abs/2104.09864) | scores know distances, in every layer: [11.2a](11_2a_rotary_positions.py) |
+# | $h$ heads of keys and values (3.2.2) | one, or a few, for all heads of queries | Shazeer [2019](https://arxiv.org/abs/1911.02150), Ainslie et al. [2023](https://arxiv.org/abs/2305.13245) | a smaller cache, so more sentences at once: [11.2b](11_2b_grouped_query_attention.py) |
+# | how decoding is computed: not described (6.1) | keys and values kept from step to step | common practice | every step computes one position and not all: [11.2](11_2_attention_since_2017.py) |
+# | softmax of a stored matrix (3.2.1) | computed in tiles, never stored | Dao et al. [2022](https://arxiv.org/abs/2205.14135) | memory linear in $n$, and less traffic to it: [11.2c](11_2c_attention_in_tiles.py) |
+# | beam search (6.1) | sampling from the likeliest tokens | Fan et al. [2018](https://arxiv.org/abs/1805.04833), Holtzman et al. [2020](https://arxiv.org/abs/1904.09751) | open questions have many good answers: [11.2](11_2_attention_since_2017.py) |
+# | likelihood of a reference (5) | then preferences between answers, for example DPO | Rafailov et al. [2023](https://arxiv.org/abs/2305.18290) | people compare answers more easily than they write them: [11.3](11_3_preferences.py) |
+# | encoder and decoder (3.1) | the decoder alone | Liu et al. [2018](https://arxiv.org/abs/1801.10198), GPT | one stack for every text: [10](10_from_transformer_to_gpt.py) |
 #
-# The sources are in the [bibliography](../book/bibliography.md). What a company does not publish, the table does not say.
+# Which model has what, by the reports and the published code:
+#
+# | | normalization | feed-forward | positions | heads of keys, of queries |
+# |---|---|---|---|---|
+# | the paper's base | LayerNorm, after the sum | ReLU | sinusoids | 8 of 8 |
+# | GPT-2, smallest (Radford et al. 2019) | LayerNorm, before | GELU | learned | 12 of 12 |
+# | T5 base (Raffel et al. [2020](https://arxiv.org/abs/1910.10683)) | RMSNorm under another name, before | ReLU | learned for distances, added to scores | 12 of 12 |
+# | PaLM 540B (Chowdhery et al. [2022](https://arxiv.org/abs/2204.02311)) | LayerNorm, before; one for both sub-layers, which stand side by side | SwiGLU | RoPE | 1 of 48 |
+# | Llama 7B (Touvron et al. [2023a](https://arxiv.org/abs/2302.13971)) | RMSNorm, before | SwiGLU | RoPE | 32 of 32 |
+# | Llama 2 70B (Touvron et al. [2023b](https://arxiv.org/abs/2307.09288)) | RMSNorm, before | SwiGLU | RoPE | 8 of 64 |
+# | Mistral 7B (Jiang et al. [2023](https://arxiv.org/abs/2310.06825)) | RMSNorm, before | SwiGLU | RoPE | 8 of 32 |
+# | Gemma 2B ([2024](https://arxiv.org/abs/2403.08295)) | RMSNorm, before | GeGLU | RoPE | 1 of 8 |
+# | Llama 3 8B ([2024](https://arxiv.org/abs/2407.21783)) | RMSNorm, before | SwiGLU | RoPE | 8 of 32 |
+# | OLMo 2 7B ([2025](https://arxiv.org/abs/2501.00656)) | RMSNorm, between sub-layer and sum | SwiGLU | RoPE | 32 of 32 |
+#
+# The sources are in the [bibliography](../book/bibliography.md). Models whose parts are not published are not in the table.
 #
 # Do these changes touch attention? Equation (1) is in all of them what it was.
 #
@@ -173,7 +188,7 @@ def build_transformer(
 # %% [markdown]
 # ### See it
 #
-# The same configuration, four times:
+# The same configuration, once with the paper's parts and four times with one of them exchanged:
 
 # %%
 config = TransformerConfig.tiny(vocab_size=100, n_heads=8, dropout=0.0)
@@ -207,11 +222,10 @@ padded, later = F.pad(src, (0, 3)), tgt.clone()  # (B, n + 3); padding has id 0
 later[:, 4:] = (later[:, 4:] + 1) % 97 + 3
 for name, model in models.items():
     state = model.state_dict()
-    kept = [key for key in state if key in papers and state[key].shape == papers[key].shape]
-    shared = [key for key in kept if "memory_attention." in key or key == "embedding.weight"]
-    assert all(torch.equal(state[key], papers[key]) for key in shared)
+    outside = [key for key in papers if not any(f".{part}." in key for part in EXCHANGES[name])]
+    assert outside and all(torch.equal(state[key], papers[key]) for key in outside)
     if name == "the paper's parts":
-        assert list(state) == list(papers) and all(torch.equal(state[key], papers[key]) for key in papers)
+        assert list(state) == list(papers) == outside
     with torch.inference_mode():
         logits = model(src, tgt)  # (B, m, V)
         assert torch.allclose(model(src, later)[:, :4], logits[:, :4], atol=1e-5)
@@ -232,13 +246,13 @@ for name, model in models.items():
 # No part is new; one has moved. Because the authors' own code made this move within months, it is the one dial of this part that [the configuration](03_6_the_full_model.py) has: `norm_order="pre"`. [Section 3.1](03_1_encoder_and_decoder_stacks.py) has its code, the final norm it needs,
 # and the gradient of its weights. What follows looks at the stream $x_0, x_1, \ldots, x_K$ itself, where $K$ is $2N$ in the encoder and $3N$ in the decoder.
 #
-# **Variance.** In pre-norm each $F_k$ reads a normalized vector, so at initialization its output has the same variance $v$ at every depth. If the outputs are uncorrelated, variances add:
+# **Variance.** In pre-norm each $F_k$ reads a normalized vector, so at initialization its output has about the same variance $v$ at every depth. If the outputs are uncorrelated with each other and with $x_0$, variances add:
 #
 # $$\operatorname{Var} x_K = \operatorname{Var} x_0 + K v$$
 #
 # The stream grows in proportion to the depth. In post-norm the last thing done is a normalization: $\operatorname{Var} x_k = 1$, always.
 #
-# **What is left of the input.** In pre-norm the input's share of the variance falls like $1/K$. In post-norm every normalization divides the whole sum by its spread, $\sqrt{1+v}$, and the share of $x_0$ in it by $1+v$. After $K$ of them it is $(1+v)^{-K}$: with $v=1$ a share of one half a sub-layer.
+# **What is left of the input.** In pre-norm the input's share of the variance falls like $1/K$. In post-norm every normalization divides the whole sum by its spread, $\sqrt{1+v}$, and the share of $x_0$ in it by $1+v$. After $K$ of them it is $(1+v)^{-K}$: with $v=1$ it is halved at every sub-layer.
 #
 # **The gradient** takes the same path back. What comes to $x_0$ along the additions alone is undivided in pre-norm (below the final norm), and divided by $(1+v)^{K/2}$ in post-norm.
 #
@@ -294,11 +308,12 @@ for stack, per_layer in (("encoder", 2), ("decoder", 3)):
     assert 0.3 < half < 0.7  # pre-norm: half of the growth in half of the depth
     expected = pre[0, 0] / pre[-1, 0]  # the input's variance, undiminished, in that of the sum
     assert 0.3 * expected < pre[-1, 1] < 3 * expected
-    assert post[3 * per_layer, 1] < 0.5 * pre[3 * per_layer, 1] and post[-1, 1] < 0.02
-    print(f"{stack}: half of the depth has {half:.0%} of pre-norm's growth; the input's share at the end, were nothing correlated: {expected:.3f}")
-post, pre = (measured[order, "decoder"][:, 2] for order in ("post-norm", "pre-norm"))
-assert post[-1] / post[0] > 1000 and 0.3 < pre[-1] / pre[0] < 3
-print(f"decoder, post-norm: the gradient falls by a factor of {(post[-1] / post[0]) ** (1 / N):.1f} a layer")
+    assert post[12, 1] < 0.2 * pre[12, 1] and post[-1, 1] < 0.02  # 12 sub-layers up, post-norm has lost its input
+    print(f"{stack}: pre-norm's stream has {half:.0%} of its growth in the lower half; input's share at the end, were nothing correlated: {expected:.3f}")
+rises = {key: (values[0, 2] / values[-1, 2]).item() for key, values in measured.items()}  # gradient at x₀, of that at x_K
+fading = rises.pop(("post-norm", "decoder")) ** (-1 / N)
+assert 1.3 < fading < 1.6 and min(rises.values()) > 0.5 and max(rises, key=rises.get) == ("pre-norm", "encoder")
+print(f"decoder, post-norm: the gradient falls by a factor of {fading:.1f} a layer")
 
 # %% tags=["hide-input"]
 names = ["variance", "the input's share", "gradient"]
@@ -331,17 +346,17 @@ chart
 
 # %% [markdown]
 # The axes are logarithmic. Top row: pre-norm's variance (dashed) grows with every sub-layer, post-norm's (solid) is 1. Middle row: pre-norm's share of the input falls slowly, like one over the depth; post-norm's falls along a straight line,
-# that is, by a constant factor, until only chance is left. Bottom row: the gradient at each place of the stream. In the post-norm decoder it fades by orders of magnitude from right to left, by about $\sqrt 2$ a layer; in the other three it stays within a factor of a few, or rises towards the input. That the
+# that is, by a constant factor, until only chance is left. Bottom row: the gradient at each place of the stream. In the post-norm decoder it fades by orders of magnitude from right to left, by about $\sqrt 2$ a layer. In the other three it does not fade; in the pre-norm encoder it grows towards the input. That the
 # encoder is spared, and why the decoder's factor is this one, is worked out in [Section 3.1](03_1_encoder_and_decoder_stacks.py).
 #
-# So post-norm strains a deep stack twice. Going up, each layer builds on the last few alone, and hardly on the input. Going down, the lower layers of the decoder hear almost nothing of the loss. Pre-norm has a price of its own: where the stream is large, what a late sub-layer adds
+# So at initialization post-norm strains a deep stack twice. Going up, each layer builds on the last few alone, and hardly on the input. Going down, the lower layers of the decoder hear almost nothing of the loss. Pre-norm has a price of its own: where the stream is large, what a late sub-layer adds
 # is small beside it, so late layers change little.
 
 # %% [markdown]
 # ## The dials, recorded
 #
 # One small model was trained with each part exchanged in turn: two layers, $d_{\text{model}} = 64$, eight heads, $d_{ff} = 256$, on short sentences of the [embedded corpus](A1_the_embedded_corpus.py), with the paper's optimizer and loss. All
-# runs make equally many updates on equal batches, with three seeds for weights, batches and dropout; at each seed a row differs from base by its one part. Training stops early, while base is still getting better, so that a row has room to be better and to be worse. After every few updates the loss on unseen sentences was
+# runs make equally many updates on equal batches, with three seeds for weights, batches and dropout; at each seed a row differs from base by what its name says (*all*: pre-norm and the four parts together). No row has a learning rate of its own. Training stops early, while base is still getting better, so that a row has room to be better and to be worse. After every few updates the loss on unseen sentences was
 # taken, without smoothing; at the end, BLEU and exact match of a beam of four on other unseen sentences.
 
 # %%
@@ -360,7 +375,7 @@ complete = [row for row in dict.fromkeys(row for row, _ in runs) if all((row, se
 
 # %% [markdown]
 # Each row is compared with base seed by seed: the difference of the two final losses, its mean over the seeds and a 95 % interval by Student's t. With three seeds the factor is 4.3, so only large effects can be seen. Where the interval
-# contains 0 we say **no difference seen**.
+# contains 0 we say **no difference seen**. Of 95 % intervals one in twenty misses, and there are eight here: one that barely leaves 0 out would not convince.
 
 
 # %%
@@ -385,12 +400,13 @@ for row in complete:
     loss, bleu, exact = (statistics.mean(result[key] if key else final_loss(result) for result in results) for key in ("", "bleu", "exact_match"))
     mean, half = against("base", row, final_loss)
     seen = "" if row == "base" else f"{mean:+8.2f} ± {half:4.2f}  {verdict(mean, half)}"
+    assert row != "base" or all(final_loss(result) < result["losses"][-2] for result in results)  # still getting better
     print(f"{row:26}{results[0]['parameters']:10,}{loss:7.2f}  {seen:36}{bleu:6.1f}{exact:6.1f} %")
 
 # %% [markdown]
 # ### Training without warm-up
 #
-# Two rows have no warm-up. They begin with the schedule's highest rate and stay there until the warm-up would have ended; after that all rates are equal. [Section 5.3](05_3_optimizer.py) ran the same with a wider post-norm model, which learned nothing.
+# Two rows have no warm-up. They begin with the schedule's highest rate and stay there until the warm-up would have ended; after that all rates are equal. [Section 5.3](05_3_optimizer.py) ran the like with a wider post-norm model, which learned how frequent the tokens are, and nothing more.
 # Xiong et al. ([2020](https://arxiv.org/abs/2002.04745)) say that a pre-norm model needs no warm-up.
 
 # %%
@@ -405,6 +421,7 @@ if complete:
     final = {row: [final_loss(runs[row, seed]) for seed in (1, 2, 3)] for row in complete}
     assert min(final["base without warm-up"]) > 3 > 2 > max(final["pre-norm without warm-up"])
     assert max(final["pre-norm"]) < min(final["pre-norm without warm-up"])
+    assert verdict(*against("base", "pre-norm without warm-up", final_loss)) == "no difference seen"
     assert all(runs["base without warm-up", seed]["exact_match"] == 0 for seed in (1, 2, 3))
 
 # %% tags=["hide-input"]
@@ -437,12 +454,12 @@ if runs:
             strokeDash=alt.StrokeDash("row:N", title=None, scale=alt.Scale(domain=shown, range=[[1, 0], [6, 2], [5, 3], [2, 3]])),
             tooltip=["row:N", "seed:N", "update:Q", alt.Tooltip("loss:Q", format=".2f")],
         )
-        .properties(width=400, height=220, title="Without warm-up, pre-norm learns and post-norm does not")
+        .properties(width=400, height=220, title="Without warm-up, pre-norm learns and post-norm hardly does")
     )
 chart
 
 # %% [markdown]
-# One line is one seed. Post-norm without warm-up (yellow, long dashes) stays high in all three, and not one of its translations is exact. Pre-norm without warm-up (light blue, dotted) learns. It does not do as well as pre-norm with warm-up, and ends where no difference to post-norm with warm-up is seen.
+# One line is one seed. Post-norm without warm-up (orange, long dashes) stays high in all three, and not one of its translations is exact. Pre-norm without warm-up (light blue, dotted) learns. It does not do as well as pre-norm with warm-up, and ends where no difference to post-norm with warm-up is seen.
 # So "pre-norm needs no warm-up" is right in the sense that it trains without; at this rate and length, the warm-up still pays.
 #
 # ### Every dial
@@ -469,14 +486,14 @@ if runs:
         )
         .add_params(dial)
         .transform_filter("datum.dial == dial")
-        .properties(width=400, height=220, title="One part exchanged: pre-norm does most here")
+        .properties(width=400, height=220, title="Of the single parts, pre-norm helps most here")
     )
 chart
 
 # %% [markdown]
 # Solid lines are base, dashed lines the row chosen above, one line a seed. The table further up says which rows can be told from base; for the others no difference is seen, which is not the same as no difference.
 #
-# Pre-norm is the largest step. With SwiGLU and with RoPE, too, the model learns faster than base. Two heads of keys and values in place of eight cost something: that exchange is made for the cache, and pays when the model is used. All together is compared with pre-norm, its largest part, in the next cell: does the rest still add anything?
+# Pre-norm is the largest step. With SwiGLU and with RoPE, too, the model learns faster than base. Two heads of keys and values in place of eight, and with them fewer parameters, cost something: that exchange is made for the cache, and pays when the model is used. The next cell compares all together with pre-norm, its largest part: does the rest still add anything?
 
 # %%
 if complete:
@@ -484,21 +501,22 @@ if complete:
     print(f"all against pre-norm: {mean:+.2f} ± {half:.2f}, {verdict(mean, half)}")
     found = {row: verdict(*against("base", row, final_loss)) for row in complete}
     assert found["pre-norm"] == found["SwiGLU"] == found["RoPE"] == found["all"] == "better"
-    assert found["grouped-query"] == "worse" and found["RMSNorm"] == "no difference seen"
+    assert found["grouped-query"] == "worse" and found["RMSNorm"] == verdict(mean, half) == "no difference seen"
+    assert all(verdict(*against("pre-norm", row, final_loss)) == "worse" for row in ("RMSNorm", "SwiGLU", "RoPE", "grouped-query"))
 
 # %% [markdown]
-# None is seen. On top of pre-norm the gains of SwiGLU and RoPE do not show, nor does the loss by grouped queries, and the model has fewer parameters. Parts that each help alone need not add up: what all of them improve here is the first few hundred updates.
+# Nothing is seen of it, and the model has fewer parameters. Either the gains of SwiGLU and RoPE are smaller on top of pre-norm, or the loss by grouped queries eats them: these runs cannot tell. Exercise 5 asks for the rows that can.
 #
-# A run that is stopped early measures how fast a model learns, and not how good it becomes. And what these runs cannot say at all is what a part is worth in a model a thousand times as large, trained ten thousand times as long. The models of the table chose their parts at such sizes, by comparisons that mostly are not published. Small models are good for another question: whether a part works as its
+# A run that is stopped early measures how fast a model learns, and not how good it becomes. And these runs cannot say at all what a part is worth in a model a thousand times as large, trained ten thousand times as long. Small models are good for another question: whether a part does what its
 # authors say, and what it costs.
 
 # %% [markdown]
 # ## Unsaid by the paper
 #
 # - **The paper says post-norm, its code soon said pre-norm.** [Section 3.1](03_1_encoder_and_decoder_stacks.py) has the dates.
-# - **Small gradients are not the whole story.** Adam divides them out. Liu et al. ([2020](https://arxiv.org/abs/2004.08249)) find that balanced gradients alone do not make a deep post-norm model train. They blame its dependence on the sub-layers: where each layer builds on the last one alone, small changes of all weights add up to a large change of the output.
+# - **Small gradients are not the whole story.** Adam divides them out. Liu et al. ([2020](https://arxiv.org/abs/2004.08249)) find that balanced gradients alone do not make a deep post-norm model train. They blame its heavy dependence on what the sub-layers add: small changes of the weights are amplified to a large change of the model's output.
 # - **Post-norm can be saved.** With larger weights on the residual path and smaller initial weights in the sub-layers, Wang et al. ([2022](https://arxiv.org/abs/2203.00555)) train post-norm models of a thousand layers.
-# - **A third order.** OLMo 2 (Team OLMo [2025](https://arxiv.org/abs/2501.00656)) normalizes what a sub-layer adds, $x + \mathrm{RMSNorm}(F(x))$. Exercise 4 builds it.
+# - **A third order.** OLMo 2 (Team OLMo [2025](https://arxiv.org/abs/2501.00656)) normalizes what a sub-layer adds, $x + \mathrm{RMSNorm}(F(x))$. Exercise 4 builds it with LayerNorm.
 # - **The final norm** of pre-norm is part of the model, and easily forgotten in a port: without it the logits are of the stream's size.
 #
 # ## What we now know
@@ -506,7 +524,7 @@ if complete:
 # - One function exchanges any part of the block; with the paper's parts it returns the paper's model, weight for weight. Causality, padding and cached decoding hold with every part.
 # - None of the exchanges touches Equation (1).
 # - At initialization, over 24 layers: pre-norm's stream grows in proportion to the depth, post-norm's has variance 1. Post-norm's share of the input falls exponentially, pre-norm's like one over the depth. In the post-norm decoder the gradient fades by about $\sqrt 2$ a layer.
-# - Recorded, small, three seeds: pre-norm, SwiGLU and RoPE learn faster than base; without warm-up post-norm fails three times of three, and pre-norm learns three times of three. For RMSNorm no difference is seen.
+# - Recorded, small, three seeds: pre-norm, SwiGLU and RoPE learn faster than base, grouped queries more slowly; for RMSNorm no difference is seen, nor between all together and pre-norm alone. Without warm-up post-norm fails three times of three, and pre-norm learns three times of three.
 #
 # ## Exercises
 #
@@ -516,10 +534,11 @@ if complete:
 # 3. **Minutes.** Why does post-norm strain deep stacks? (a) Its residual path has a normalization after every sub-layer; each divides what passes, forwards and backwards, by the spread of the sum. (b) Its stream grows with depth, so the last layers see large
 #    vectors. (c) Its sub-layers see inputs that are not normalized. (d) It lacks the final normalization of pre-norm. Check: `check("11-post-norm", answer)`.
 # 4. **An hour.** Build the third order, $x + \mathrm{LayerNorm}(F(x))$, as a subclass of `ResidualBlock`, and follow the stream of an encoder of 24 layers. How does its variance grow now, and how much of it can you say beforehand?
-# 5. **A day.** In `book/experiments/modern.py`, make `n_layers` 6, 12 and 18 for the rows base and pre-norm. From which depth on does post-norm fail with the warm-up it has? Does a longer one help?
+# 5. **A day.** In `book/experiments/modern.py`, add four rows: pre-norm with RMSNorm, with SwiGLU, with RoPE, and with grouped queries. Compare each with pre-norm, seed by seed. Which of the two explanations above holds? How many seeds does it take until the intervals
+#    are narrow enough to say so?
 
 # %% [markdown]
-# Solution to exercise 1: a quarter, since the variance of what is added does not depend on the depth.
+# Solution to exercise 1: about a quarter, since the variance of what is added hardly depends on the depth. It is a little less: the terms are not quite uncorrelated, so the sum grows faster than the number of its terms.
 
 # %% tags=["hide-cell"]
 ends = []
@@ -548,7 +567,7 @@ print(verdict_of_check)
 assert verdict_of_check
 
 # %% [markdown]
-# Solution to exercise 3: (a). The others describe pre-norm or something that is not so.
+# Solution to exercise 3: (a). What (b) says is so of pre-norm. (c) and (d) are not so: in post-norm every sub-layer ends with a normalization, so the next one's input is normalized, and so is the output of the stack.
 
 # %% tags=["hide-cell"]
 print(check("11-post-norm", "a"))

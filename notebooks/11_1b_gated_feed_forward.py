@@ -2,7 +2,7 @@
 # # 11.1b The Gated Feed-Forward Network
 #
 # The feed-forward network of 2017 has one hidden layer and a ReLU. The gated network (Shazeer [2020](https://arxiv.org/abs/2002.05202), one of the paper's authors) has two linear maps to the hidden layer and multiplies them, unit by unit: one of them, through a smooth cousin of the ReLU,
-# opens and closes the other. With two thirds of the width it has as many parameters.
+# opens and closes the other. With two thirds of the width it has about as many parameters.
 
 # %%
 #| default_exp modern.gated_feed_forward
@@ -30,7 +30,7 @@ transformer.check_version("0.1")
 #
 # $$\mathrm{FFN}_{\mathrm{SwiGLU}}(x) = \left(\mathrm{Swish}(xW) \odot xV\right) W_2 \qquad \mathrm{Swish}(z) = z \cdot \frac{1}{1 + e^{-z}}$$
 #
-# There are no biases. With the logistic function in place of Swish it is the gated linear unit, GLU, from which the name comes; with GELU it is GeGLU, Gemma's. PaLM and Llama have SwiGLU. torch calls Swish `silu`.
+# There are no biases. With the logistic function in place of Swish it is the gated linear unit, GLU (Dauphin et al. [2017](https://arxiv.org/abs/1612.08083)), from which the name comes; with GELU it is GeGLU, Gemma's. PaLM and Llama have SwiGLU. torch calls Swish `silu`.
 
 # %%
 #| export
@@ -133,7 +133,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Swish (dotted) follows the ReLU (solid), dips below zero once and has no corner. The gated unit (dashed, here with both maps equal) multiplies it by its input once more: for large inputs it is a square. So one gated unit computes a product of two linear functions, which a ReLU unit can only approach piece by piece.
+# Swish (dotted) follows the ReLU (solid), dips below zero once and has no corner. The gated unit (dashed, here with both maps equal) multiplies it by its input once more: for large inputs it is a square. So where its gate is open, a gated unit is nearly a product of two linear functions of $x$. A ReLU network is linear piece by piece and can only approach one.
 #
 # ## Check it
 #
@@ -197,9 +197,10 @@ for d_model, d_ff in ((64, 256), (512, 2048), (1024, 4096)):
     print(f"d_model = {d_model:4}, d_ff = {d_ff}: {count(plain):9,} parameters; gated with {width}: {count(gated):9,}, fewer by {less:,} ({less / count(plain):.2%})")
     assert less == d_ff + d_model + (2 * d_ff % 3) * d_model  # the biases, and the part of a unit that is rounded off
     assert less / count(plain) < 1 / d_model
+assert math.ceil(2 * 4 * 4096 / 3 / 256) * 256 == 11_008  # Llama's rounding
 
 # %% [markdown]
-# Fewer by the biases and by what is rounded off: 1.4 % in our small model, and the wider, the less. In practice the width is then rounded to a multiple that the hardware likes. Llama takes two thirds of $4\,d_{\text{model}}$ and rounds up to a multiple of 256.
+# Fewer by the biases and by what is rounded off: 1.4 % in our small model, and the wider, the less. In practice the width is then rounded to a multiple that the hardware likes. Llama takes two thirds of $4\,d_{\text{model}}$ and rounds up to a multiple of 256, which makes the 11,008 of its smallest model from $d_{\text{model}} = 4096$.
 #
 # ## Before and after, recorded
 #
@@ -224,6 +225,8 @@ if len(final) == 6:
     seen = "no difference seen" if abs(mean) <= half else "better" if mean < 0 else "worse"
     print(f"final loss against base, seed by seed: {', '.join(f'{d:+.2f}' for d in differences)}; mean {mean:+.2f} ± {half:.2f}: {seen}")
     assert seen == "better"
+    halfway = {row: [run["losses"][len(run["losses"]) // 2 :] for run in curves if run["row"] == row] for row in ("base", "SwiGLU")}
+    assert all(max(gated) < min(plain) for gated, plain in zip(zip(*halfway["SwiGLU"]), zip(*halfway["base"]), strict=True))
 
 # %% tags=["hide-input"]
 chart = None
@@ -253,18 +256,18 @@ if curves:
 chart
 
 # %% [markdown]
-# Solid lines are base with Equation (2), dashed lines the gated network, one line a seed. From the middle on the dashed lines run below the solid ones, with slightly fewer parameters. The runs stop early, so this is about how fast the model learns; and [on top of pre-norm](11_1_the_block_since_2017.py), together with other parts, no such gain was seen.
+# Solid lines are base with Equation (2), dashed lines the gated network, one line a seed. From the middle on the dashed lines run below the solid ones, with slightly fewer parameters. The runs stop early, so this is about how fast the model learns; and [on top of pre-norm](11_1_the_block_since_2017.py), together with other parts (one of them costs), no such gain was seen.
 #
 # ## Unsaid by the paper
 #
-# - **Why it helps** is not known. Shazeer tried the variants on one model of T5's size and found the gated ones better at equal parameters and operations. He offers no explanation, and says so in his last sentence.
-# - **No zeros.** A ReLU sets about half of the hidden units to exactly zero ([Section 3.3](03_3_feed_forward_networks.py)). Swish has one zero and no flat part, so a trick that skips idle units cannot be used.
+# - **Why it helps** is not known. Shazeer tried the variants in T5's base model and found the gated ones better at equal parameters and operations. He offers no explanation, and says so in his last sentence.
+# - **No zeros.** On random input a ReLU sets about half of the hidden units to exactly zero ([Section 3.3](03_3_feed_forward_networks.py)). Swish is zero at one point alone, so hidden units are never idle, and none can be skipped.
 # - **Names.** In the code of Llama, $W$, $V$ and $W_2$ are `w1`, `w3` and `w2`; in Hugging Face's, `gate_proj`, `up_proj` and `down_proj`. Which one is gated matters, since Swish is on one side alone.
 #
 # ## What we now know
 #
 # - The module equals the formula, computed by hand, and transforms each position by itself.
-# - A gated unit computes products: two of them multiply two inputs exactly.
+# - Two gated units multiply two inputs exactly.
 # - At two thirds of the width, rounded down, it has fewer parameters than Equation (2) by the biases and by what is rounded off, and by nothing else. At base's size, 1367 units in place of 1365 make the two counts equal.
 # - Recorded, small, three seeds: the gated model learns faster than base at nearly equal parameters.
 #
@@ -275,7 +278,7 @@ chart
 # 3. **An hour.** Write GeGLU as a subclass that replaces one line, and pass it to `build_transformer`. Does the whole model still decode with a cache as it does without?
 
 # %% [markdown]
-# Solution to exercise 1: a ReLU network without biases doubles exactly. The gated one more than doubles: it would quadruple if the gate were only $z$, and the sigmoid opens further besides.
+# Solution to exercise 1: a ReLU network without biases doubles exactly. The gated one more than doubles. It would quadruple exactly if the gate were $z$ itself; Swish is near $z/2$ for small $z$ and near the ReLU for large, and both of these quadruple, too; in between it is a little more.
 
 # %% tags=["hide-cell"]
 torch.manual_seed(0)

@@ -219,7 +219,7 @@ def test_every_weight_learns(order, parts):
 
 
 def test_the_stream_of_a_deep_model():
-    """Pre-norm adds up exactly, and post-norm keeps variance 1."""
+    """Pre-norm grows with every part of the depth, and post-norm keeps variance 1."""
     streams = {}
     for order in ("post", "pre"):
         torch.manual_seed(0)
