@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 11.3 Preferences
 #
-# The paper trains on one right translation for each sentence. Most models since 2022 get a second training, on pairs of outputs of
-# which someone said: this one rather than that one. Direct Preference Optimization (DPO, Rafailov et al. [2023](https://arxiv.org/abs/2305.18290))
-# does it with one loss and no further network.
+# The paper trains on one right translation for each sentence. Assistants built on language models get a second training, on pairs of outputs of
+# which someone said: this one rather than that one (Ouyang et al. [2022](https://arxiv.org/abs/2203.02155)). Direct Preference Optimization
+# (DPO, Rafailov et al. [2023](https://arxiv.org/abs/2305.18290)) does it with one loss, without a learned reward and without sampling.
 #
 # Does it change the attention computation, its inputs, or only its schedule? None of the three. It changes the **objective**: the same network,
 # fed with the same ids and decoded by the same search, is asked for something else.
@@ -17,6 +17,7 @@ import json
 import math
 import random
 import statistics
+from itertools import islice
 from pathlib import Path
 
 import altair as alt
@@ -157,10 +158,12 @@ for german in (
     print(f"{german:58} → {front_adverb(german)}")
 assert front_adverb("Das Tier trank gestern den Saft.") == "Gestern trank das Tier den Saft."
 assert front_adverb("Das Tier trank den Saft, weil es gestern sehr durstig war.") is None  # not in the first clause
+inverted = [pair for pair in islice(embedded_corpus("train", 0), 1000) if begins_with_adverb(pair.target)]
+assert len(inverted) > 50 and all((0, 0) in pair.alignment for pair in inverted)  # the first English word is the adverb, too
 
 # %% [markdown]
 # A **preference pair** is a source, a chosen output and a rejected one. Each sentence pair of the corpus to which the rule applies gives two. The second one says
-# where the preference ends: the same source without its adverb must *not* get one. What happens without these pairs is shown further below.
+# where the preference ends: the same source without its adverb must *not* get one. The record below has runs without these pairs.
 
 # %%
 #| export
@@ -233,13 +236,13 @@ assert scores[0][0] < -8 < -3 < scores[0][1]
 # %% [markdown]
 # ## The loss, derived
 #
-# Say each output has a reward $r(x, y)$, larger for what people like better. The first recipes (Christiano et al. [2017](https://arxiv.org/abs/1706.03741), Ouyang et al.
-# [2022](https://arxiv.org/abs/2203.02155)) fit a second network to the pairs and call it $r$; then they train the policy for reward, and keep it near a
-# frozen **reference** $\pi_{\text{ref}}$, usually the model it starts from:
+# Say each output has a reward $r(x, y)$, larger for what people like better. The first recipe (Christiano et al. [2017](https://arxiv.org/abs/1706.03741)) fits a
+# second network to the pairs, calls it $r$, and trains the policy for reward. For language models (Ziegler et al. [2019](https://arxiv.org/abs/1909.08593), Ouyang et al. 2022)
+# the policy is also kept near a frozen **reference** $\pi_{\text{ref}}$, the model it starts from:
 #
 # $$\max_\pi \; \mathbb{E}_{y \sim \pi}\,[r(x, y)] \;-\; \beta\, \mathrm{KL}\left(\pi(\cdot \mid x) \,\|\, \pi_{\text{ref}}(\cdot \mid x)\right)$$
 #
-# DPO gets rid of that network in four steps.
+# DPO gets rid of the second network in four steps (Rafailov et al. 2023, Section 4).
 #
 # **1. The best policy has a closed form.** Put $\pi^*(y \mid x) = \pi_{\text{ref}}(y \mid x)\, e^{r(x, y)/\beta} / Z(x)$, where $Z(x)$ makes the sum 1. Then the objective
 # is $\beta \log Z(x) - \beta\,\mathrm{KL}(\pi \,\|\, \pi^*)$. A KL divergence is at least 0, and 0 only between equals. So $\pi^*$ is best.
@@ -248,7 +251,7 @@ assert scores[0][0] < -8 < -3 < scores[0][1]
 #
 # **3. Pairs only compare.** Bradley and Terry (1952) give the first of two a chance to win of $P(y_w \succ y_l) = \sigma(r(x, y_w) - r(x, y_l))$. Both outputs have the same source, so $\beta \log Z(x)$ cancels. What is left contains no reward and no $Z$.
 #
-# **4. Maximum likelihood.** Put the policy in the place of $\pi^*$ and take the negative logarithm:
+# **4. Maximum likelihood.** Put the policy in the place of $\pi^*$ and take the negative logarithm. Steps 1 to 3 hold for the best of all policies; a network can only come near it.
 #
 # $$\mathcal{L} = -\log \sigma(\beta\, m), \qquad m = \underbrace{\log \frac{\pi(y_w \mid x)}{\pi_{\text{ref}}(y_w \mid x)}}_{\text{gain of the chosen}} - \underbrace{\log \frac{\pi(y_l \mid x)}{\pi_{\text{ref}}(y_l \mid x)}}_{\text{gain of the rejected}}$$
 #
@@ -316,7 +319,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Choose β. With a large β the diamonds stay near the circles. With a smaller one, probability moves to D, which the reference knows and people like. E is liked best, but the reference gives it one in ten million. It stays below 5 % for every β but the smallest, where all goes to it.
+# Choose β. With a large β the diamonds stay near the circles. With a smaller one, probability moves to D, which the reference knows and people like. E is liked best, but the reference gives it one in ten million. It stays below 5 % for every β here but the smallest, where nearly all goes to it.
 # To overtake D it needs a reward that is larger by $\beta$ times the logarithm of how much more probable D was, here $13\,\beta$. For the shipped model our fronted translation is such an output.
 
 # %%
@@ -372,7 +375,7 @@ def dpo_loss(
 #
 # The reference finds both outputs equally probable: $\log \pi_{\text{ref}} = -4$ for each. The policy says $-3$ for the chosen one and $-5$ for the rejected one. The chosen has gained 1, the rejected has lost 1, the margin is 2. With $\beta = 0.5$ the loss is $-\log \sigma(1) = \log(1 + e^{-1}) = 0.3133$.
 #
-# The gradient is $\partial \mathcal{L} / \partial \log \pi(y_w) = -\beta\, \sigma(-\beta m) = -0.5 \cdot 0.2689 = -0.1345$, and the opposite for the rejected output. The factor $\sigma(-\beta m)$ is the chance that the policy, taken as a reward, would still get this pair wrong. Pairs that are won teach nothing more.
+# The gradient is $\partial \mathcal{L} / \partial \log \pi(y_w) = -\beta\, \sigma(-\beta m) = -0.5 \cdot 0.2689 = -0.1345$, and the opposite for the rejected output. The factor $\sigma(-\beta m)$ is the chance that the policy, taken as a reward, would still get this pair wrong. A pair that is clearly won teaches almost nothing more.
 
 # %%
 policy = torch.tensor([-3.0, -5.0], dtype=torch.float64, requires_grad=True)
@@ -435,7 +438,7 @@ def preference_step(
 # %% [markdown]
 # ## First a reference that knows both orders
 #
-# Step 1 says what to do first: DPO re-weights what the reference can say, so the reference must be able to say both. In practice the model is fine-tuned on good outputs before it meets the pairs. We do the same, in the plainest way: more updates of maximum likelihood, on sentences of which half stand in one order and half in the other.
+# Step 1 says what to do first: DPO re-weights what the reference can say, so the reference must be able to say both. The usual recipe, too, fine-tunes the model on good outputs before it meets the pairs (Rafailov et al. 2023, Section 3). We do the same, in the plainest way: more updates of maximum likelihood, on sentences of which half stand in one order and half in the other.
 
 
 # %%
@@ -510,7 +513,7 @@ def collect(split: str, number: int, seed: int) -> tuple[list[list[PreferencePai
 
 
 pairs, others = collect("train", 200, seed=1)
-held_out, other_sentences = collect("test", 40, seed=1)
+held_out, other_sentences = collect("test", 30, seed=1)
 held_out = [fronted for fronted, _ in held_out]
 seen = {pair.source for both in pairs for pair in both} | {source for source, _ in others}
 assert not seen & ({pair.source for pair in held_out} | {source for source, _ in other_sentences})
@@ -555,7 +558,7 @@ assert before.rejected > before.chosen > shipped.chosen + 5 and before_exact > 0
 
 # %%
 BETA, UPDATES = 0.5, 16
-watched = [pair.source for pair in held_out[:6]] + [source for source, _ in other_sentences[:2]]
+watched = [pair.source for pair in held_out[:8]] + [source for source, _ in other_sentences[:2]]
 policy_model = copy.deepcopy(reference_model)
 optimizer = torch.optim.Adam(policy_model.parameters(), lr=5e-5)
 steps, frames = [], []
@@ -569,10 +572,9 @@ for update in range(UPDATES + 1):
         steps.append(preference_step(policy_model, reference_model, batch, optimizer, BETA))
 assert abs(steps[0].loss - math.log(2)) < 1e-4  # policy = reference
 print(f"loss of the first update {steps[0].loss:.2f}, mean of the last five {statistics.mean(step.loss for step in steps[-5:]):.2f}\n")
-show("the reference", reference_model)
 after, after_exact = show("after DPO", policy_model)
 assert after.obeyed > before.obeyed + 0.2 and after.ranked > before.ranked and after_exact > before_exact - 0.15
-assert after.chosen - after.rejected > before.chosen - before.rejected + 1
+assert after.chosen - after.rejected > before.chosen - before.rejected + 1 and after.rejected < before.rejected
 assert statistics.mean(step.loss for step in steps[-5:]) < 0.6
 
 # %%
@@ -596,21 +598,21 @@ german = (
         tooltip=["source:N", "output:N", "order:N"],
     )
 )
-(english + german).add_params(updates).properties(width=420, height=330, title="The same network, asked for another order")
+(english + german).add_params(updates).properties(width=420, height=400, title="More outputs begin with their adverb; other sentences stay")
 
 # %% [markdown]
-# Move the slider: 0 is the reference, 16 the end. A filled diamond marks an output that begins with its adverb. An output that begins with a *small* adverb is in neither set: nobody preferred it. So is a sentence whose words got lost. The loss asks for a difference between two sentences and is silent about all others. The last two sources are ordinary ones. They have no adverb behind the verb, or their adverb stands in front already, and should stay as they are.
+# Move the slider: 0 is the reference, 16 the end. A filled diamond marks an output that begins with its adverb. The last two sources are ordinary ones. They have no adverb behind the verb, or their adverb stands in front already, and should stay as they are.
+#
+# Compare the two shares that the cell above the chart prints, adverb first and whole sentence as chosen. An output can begin with an adverb and still not be the chosen sentence, with another number or noun for instance. It is in neither set: nobody preferred it, and nobody rejected it. The loss asks for a difference between two sentences and is silent about all others.
 #
 # ### Check it: only the objective changed
 #
-# The trained policy is the network it was: the same names, shapes and number of parameters. Before the first update it computes the reference's logits to the last bit.
+# The trained policy is the network it was: the same names, shapes and number of parameters. Only their values moved.
 
 # %%
-names = {name: value.shape for name, value in translator.model.state_dict().items()}
-assert names == {name: value.shape for name, value in policy_model.state_dict().items()}
-untrained = copy.deepcopy(reference_model)
+shapes = {name: value.shape for name, value in translator.model.state_dict().items()}
+assert shapes == {name: value.shape for name, value in policy_model.state_dict().items()}
 with torch.inference_mode():
-    assert torch.equal(untrained(batch.src, batch.tgt_in), reference_model(batch.src, batch.tgt_in))
     moved = (policy_model(batch.src, batch.tgt_in) - reference_model(batch.src, batch.tgt_in)).abs().max()
 assert moved > 0.01
 print(f"{transformer.count_parameters(policy_model):,} parameters before and after; attention, inputs and decoding are untouched")
@@ -623,74 +625,103 @@ print(f"{transformer.count_parameters(policy_model):,} parameters before and aft
 # %%
 places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
 file = next((path for place in places if (path := place / "book/results/preferences.json").is_file()), None)
-VARIANTS = ["β = 0.5", "β = 2", "no contrast", "shipped reference", "fine-tuning"]
-METRICS = {
-    "obeyed": "adverb first (%)",
-    "exact": "sentence as chosen (%)",
-    "others_exact": "other sentences exact (%)",
-    "margin": "margin (nats)",
-    "chosen": "log π(chosen)",
-    "rejected": "log π(rejected)",
+METRICS = {  # title, factor, digits
+    "obeyed": ("adverb first, %", 100, 0),
+    "exact": ("as chosen, %", 100, 0),
+    "others_exact": ("others exact, %", 100, 0),
+    "margin": ("margin", 1, 1),
+    "chosen": ("log π(chosen)", 1, 1),
+    "rejected": ("log π(rejected)", 1, 1),
 }
-points, end = [], {}
+runs = {}  # runs[variant][seed] is a list of points
 if file is None:
     print("The record is book/results/preferences.json in the book's repository. Without it there is nothing to show.")
 else:
     record = json.loads(file.read_text(encoding="utf-8"))
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}; means of the seeds\n")
+    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}; mean of three seeds (least … greatest)\n")
     for name, run in record["runs"].items():
         variant, seed = name.rsplit(", seed ", 1)
-        points += [{"variant": variant, "seed": seed, **point} for point in run["result"]["points"]]
-    print(f"{'after the last update':20}" + "".join(f"{title:>26}" for title in METRICS.values()))
-    for variant in VARIANTS:
-        last = [point for point in points if point["variant"] == variant and point["updates"] == 40]
-        end[variant] = {metric: statistics.mean(point[metric] for point in last) for metric in METRICS}
-        scaled = [end[variant][metric] * (100 if title.endswith("(%)") else 1) for metric, title in METRICS.items()]
-        print(f"{variant:20}" + "".join(f"{value:26.1f}" for value in scaled))
-    assert end["β = 0.5"]["rejected"] < end["fine-tuning"]["rejected"] and end["β = 0.5"]["chosen"] < end["fine-tuning"]["chosen"]
-    assert end["no contrast"]["others_exact"] < end["β = 0.5"]["others_exact"]
-    assert end["shipped reference"]["obeyed"] < end["β = 0.5"]["obeyed"]
-    print("\nat the start, from the fine-tuned reference:", {m: round(statistics.mean(p[m] for p in points if p["variant"] == "β = 0.5" and not p["updates"]), 2) for m in METRICS})
+        runs.setdefault(variant, {})[seed] = run["result"]["points"]
+    assert all(len(seeds) == 3 and all(points[-1]["updates"] == 40 for points in seeds.values()) for seeds in runs.values())
+    table = {"reference": [points[0] for points in runs["β = 0.5"].values()]}
+    table |= {variant: [points[-1] for points in seeds.values()] for variant, seeds in runs.items()}
+    print(f"{'':18}" + "".join(f"{title:>23}" for title, *_ in METRICS.values()))
+    for variant, points in table.items():
+        row = f"{variant:18}"
+        for metric, (_, factor, digits) in METRICS.items():
+            values = [factor * point[metric] for point in points]
+            row += f"{statistics.mean(values):.{digits}f} ({min(values):.{digits}f} … {max(values):.{digits}f})".rjust(23)
+        print(row)
+
+# %% [markdown]
+# Read it from the top.
+#
+# - **DPO does what it was asked.** In every seed the adverb moves to the front, other sentences stay, the chosen output gains and the rejected one loses. With the larger β the policy moves less.
+# - **Plain fine-tuning does as much.** It ends with more outputs as chosen, and with a more probable chosen output; the rejected one falls about as far. Here a program can write the chosen output, so likelihood can simply ask for it. Neither learning rate was tuned.
+# - **Without the pairs that say where it ends, the preference spreads.** Fewer other sentences are exact, on average. The seeds differ widely: in one it is a single sentence.
+# - **From the shipped model nothing changes.** The margin grows by more than 2 nats in every seed, so the loss falls. Yet no pair is ranked the other way, and no output changes its order.
+# - **Words get lost.** In the reference, nearly every output that begins with its adverb is the chosen sentence. After DPO more of them are not.
+
+# %%
+if runs:
+    mean = {variant: {metric: statistics.mean(point[metric] for point in points) for metric in points[0] if metric != "examples"} for variant, points in table.items()}
+    for start, end in zip(table["reference"], table["β = 0.5"], strict=True):
+        assert end["obeyed"] > start["obeyed"] + 0.3 and end["others_exact"] > 0.95
+        assert end["chosen"] > start["chosen"] + 0.3 and end["rejected"] < start["rejected"] - 1
+    assert mean["β = 2"]["margin"] < mean["β = 0.5"]["margin"] - 1 and mean["β = 2"]["obeyed"] < mean["β = 0.5"]["obeyed"]
+    assert mean["fine-tuning"]["exact"] > mean["β = 0.5"]["exact"] and mean["fine-tuning"]["chosen"] > mean["β = 0.5"]["chosen"]
+    assert abs(mean["fine-tuning"]["rejected"] - mean["β = 0.5"]["rejected"]) < 1
+    assert mean["no contrast"]["others_exact"] < mean["β = 0.5"]["others_exact"] - 0.03
+    assert all(point["obeyed"] == point["ranked"] == 0 and point["gained"] > 0.9 and point["margin"] > 2 for point in table["shipped reference"])
+    for metric in ("obeyed", "exact", "chosen", "rejected"):  # the spreads overlap
+        dpo, tuned = ([point[metric] for point in table[variant]] for variant in ("β = 0.5", "fine-tuning"))
+        assert min(dpo) <= max(tuned) and min(tuned) <= max(dpo)
+    lost = {variant: round(100 * (mean[variant]["obeyed"] - mean[variant]["exact"])) for variant in ("reference", "β = 0.5", "fine-tuning")}
+    print("outputs that begin with an adverb and are not the chosen sentence, %:", lost)
+    assert lost["reference"] < 5 < lost["β = 0.5"]
 
 # %% tags=["hide-input"]
 chart = None
-if points:
-    style = {"β = 0.5": ("#D55E00", [1, 0]), "no contrast": ("#0072B2", [6, 3]), "fine-tuning": ("#009E73", [2, 2])}
-    shown = [
-        {"variant": variant, "updates": updates, "metric": METRICS[metric], "value": statistics.mean(values) * (100 if METRICS[metric].endswith("(%)") else 1)}
-        for variant in style
-        for metric in ("obeyed", "others_exact", "chosen", "rejected")
-        for updates in sorted({point["updates"] for point in points})
-        if (values := [point[metric] for point in points if (point["variant"], point["updates"]) == (variant, updates)])
-    ]
+if runs:
+    style = {"β = 0.5": ("#D55E00", [1, 0]), "β = 2": ("#0072B2", [6, 3]), "fine-tuning": ("#009E73", [2, 2])}
+    shown = []
+    for variant in style:
+        for metric in ("obeyed", "exact", "chosen", "rejected"):
+            title, factor, _ = METRICS[metric]
+            for points in zip(*runs[variant].values(), strict=True):  # one of each seed
+                values = [factor * point[metric] for point in points]
+                shown.append({"variant": variant, "updates": points[0]["updates"], "metric": title, "mean": statistics.mean(values), "least": min(values), "greatest": max(values)})
+    base = alt.Chart().encode(
+        x=alt.X("updates:Q", axis=alt.Axis(values=[0, 20, 40])),
+        color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300)),
+    )
+    dash = alt.StrokeDash("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[dash for _, dash in style.values()]))
+    lines = base.mark_line(point=True).encode(
+        y=alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
+        strokeDash=dash,
+        tooltip=["variant:N", "updates:Q", *(alt.Tooltip(f"{name}:Q", format=".1f") for name in ("mean", "least", "greatest"))],
+    )
+    spread = base.mark_area(opacity=0.15).encode(y="least:Q", y2="greatest:Q")
     chart = (
-        alt.Chart()
-        .mark_line(point=True)
-        .encode(
-            x=alt.X("updates:Q", axis=alt.Axis(values=[0, 20, 40])),
-            y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
-            color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300)),
-            strokeDash=alt.StrokeDash("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[dash for _, dash in style.values()])),
-            tooltip=["variant:N", "updates:Q", alt.Tooltip("value:Q", format=".1f")],
-        )
+        alt.layer(spread, lines)
         .properties(width=180, height=120)
         .facet(alt.Facet("metric:N", title=None), columns=2, data=alt.Data(values=shown))
         .resolve_scale(y="independent")
-        .properties(title="DPO pushes the rejected output down; fine-tuning lifts the chosen one")
+        .properties(title="Plain fine-tuning does as much as DPO here")
     )
 chart
 
 # %% [markdown]
-# Each line is the mean of the seeds. Compare how often the adverb comes first, what became of other sentences, and the two log-probabilities. The solid line is DPO, the long dashes are DPO without the pairs that say where the preference ends, the dots are plain fine-tuning.
+# Each line is the mean of three seeds, the band reaches from the least to the greatest. The solid line is DPO with the smaller β, the long dashes with the larger, the dots plain fine-tuning. The bands of the first and the last overlap at the end in all four charts: three seeds do not separate the two.
 #
-# What is small here: one preference, made by a rule; a million parameters; sentences of at most eight words; three seeds; pairs written by a program and not drawn from the model. With pairs drawn from the model and judged by people, the balance may be another.
+# What is small here: one preference, made by a rule; a million parameters; sentences of at most eight words; pairs written by a program and not drawn from the model. Where outputs can only be compared, plain fine-tuning has no target to copy, and the balance may be another.
 
 # %% [markdown]
 # ## Unsaid by the paper
 #
-# - **The paper has no second training.** Its objective is likelihood, smoothed ([Section 5.4](05_4_regularization.py)), and its measure BLEU. Training for a preference came to language models with a learned reward and reinforcement learning (Ouyang et al. 2022).
-# - **Both can fall.** The loss sees a difference. In practice the log-probability of the chosen output often falls, too, only less than that of the rejected one, and the probability set free may go to outputs in neither set (Pal et al. [2024](https://arxiv.org/abs/2402.13228), Razin et al. [2024](https://arxiv.org/abs/2410.08847)).
-# - **A small loss is no changed output.** Where the reference is sure of the rejected output, the margin can be large while the model still ranks the pair as before (Chen et al. [2024](https://arxiv.org/abs/2405.19534)).
+# - **The paper has no second training.** Its objective is likelihood, smoothed ([Section 5.4](05_4_regularization.py)), and its measure BLEU. Training for a preference came to language models with a learned reward and reinforcement learning (Ziegler et al. 2019).
+# - **Both can fall.** The loss sees a difference. The log-probability of the chosen output can fall, too, only less than that of the rejected one, and the probability set free may go to outputs in neither set (Pal et al. [2024](https://arxiv.org/abs/2402.13228), Razin et al. [2024](https://arxiv.org/abs/2410.08847)). In our runs the chosen output gained.
+# - **A small loss is no changed output.** Where the reference is sure of the rejected output, the margin can be large while the model still ranks the pair as before (Chen et al. [2024](https://arxiv.org/abs/2405.19534)). Our runs from the shipped model are such a case.
 # - **When pairs are certain**, Bradley–Terry asks for an infinite margin, and β no longer holds the policy back (Azar et al. [2023](https://arxiv.org/abs/2310.12036)).
 #
 # ## What we now know
@@ -698,15 +729,16 @@ chart
 # - DPO changes neither what attention computes nor what goes into it nor when. It changes the objective. The network before and after is the same program.
 # - The best policy under a KL penalty is the reference, re-weighted by $e^{r/\beta}$: search from five starts finds the closed form, and no random policy beats it.
 # - By hand: margin 2 and $\beta = 0.5$ give a loss of 0.3133 and gradients of ∓0.1345. A constant added to both log-probabilities changes nothing.
-# - The reference must be able to say both outputs; ours needed a short fine-tuning first. Sixteen updates of DPO then moved the adverb to the front in at least a fifth more of the held-out outputs, and left other sentences nearly as they were.
+# - The reference must be able to say both outputs; ours needed a short fine-tuning first. Sixteen updates of DPO then moved the adverb to the front in at least a fifth more of the held-out outputs, and kept other sentences within 15 points of where they were.
+# - In the record, DPO does not beat plain fine-tuning on the chosen outputs. What it adds is a way to learn from comparisons.
 #
 # ## Exercises
 #
 # 1. **Predict, then run.** A pair has $\log \pi = -4$ for the chosen and $-6$ for the rejected output; the reference has $-5$ and $-4$. What is the loss with $\beta = 0.5$? Check: `check("11-dpo-by-hand", answer)`.
 # 2. **Minutes.** What is its derivative with respect to $\log \pi$ of the chosen output? Check: `check("11-dpo-gradient", answer)`.
 # 3. **Minutes.** The reference finds the rejected output $e^{16}$ times as probable as the chosen one. What is the loss, with $\beta = 1$, at the moment when the policy finds both equally probable? What does that say about a reference that does not know the chosen output? Check: `check("11-dpo-lead", answer)`.
-# 4. **An hour.** Train the policy above without the pairs that keep an adverb out (use all sixteen of the first kind). Translate the other sentences, and describe what goes wrong.
-# 5. **A day.** Draw the pairs from the reference itself: sample several translations of a source, let `begins_with_adverb` choose, and train on these. Does the log-probability of the chosen output still fall?
+# 4. **An hour.** Train the policy above without the pairs that keep an adverb out: use all sixteen of the first kind, and forty updates. Count the other sentences whose output begins with an adverb, before and after, and read those that are new.
+# 5. **A day.** Draw the pairs from the reference itself: sample several translations of a source, let `begins_with_adverb` choose, and train on these. Does the chosen output still gain, and does plain fine-tuning on the chosen samples still do as much?
 
 # %% [markdown]
 # Solution to exercise 1: the chosen output has gained 1, the rejected has lost 2, so the margin is 3 and the loss $\log(1 + e^{-1.5})$.
@@ -738,6 +770,18 @@ loss = dpo_loss(zero, zero, zero - 16, zero, beta=1.0)
 verdict = check("11-dpo-lead", loss.item())
 assert verdict and loss < 1e-6
 print(f"{loss.item():.1e}: {verdict}")
+
+# %% [markdown]
+# Solution to exercise 4: the recorded runs without these pairs begin more of the other sentences with an adverb. Their sources say nothing of the kind.
+
+# %% tags=["hide-cell"]
+if runs:
+    for variant in ("reference", "β = 0.5", "no contrast"):
+        print(f"{variant:12} other sentences that begin with an adverb, %: {[round(100 * point['others_adverb']) for point in table[variant]]}")
+    for source, output in list(table["no contrast"][-1]["examples"].items())[4:]:  # four other sentences
+        if begins_with_adverb(output) and output != table["β = 0.5"][-1]["examples"][source]:
+            print(f"  {source} → {output}")
+    assert mean["no contrast"]["others_adverb"] > mean["β = 0.5"]["others_adverb"] + 0.03
 
 # %% [markdown]
 # ## The notebook and the module agree
