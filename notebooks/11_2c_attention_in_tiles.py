@@ -1,10 +1,11 @@
 # %% [markdown]
 # # 11.2c Attention in Tiles
 #
-# Equation (1) needs a table of $n^2$ weights, but no one asks for the table: only for the outputs. The softmax can be
-# summed while the scores go by, a tile at a time, and the table never exists. That is what fused attention does,
+# Computed step by step, Equation (1) makes a table of $n^2$ weights, but only the outputs are asked for. The softmax can
+# be summed while the scores go by, a tile at a time, and the table never exists. That is what fused attention does,
 # FlashAttention above all (Dao et al. [2022](https://arxiv.org/abs/2205.14135)). It is exact: the outputs are those
-# of Equation (1), and only the traffic of memory changes. This chapter writes it in plain PyTorch and counts.
+# of Equation (1), up to rounding; what changes is the memory it takes and the traffic to it. This chapter writes it in
+# plain PyTorch and counts.
 
 # %%
 #| default_exp modern.tiles
@@ -315,12 +316,12 @@ assert abs(moved_in_tiles(32768, 64, 256) / moved_by_equation(32768, 64) - d / (
 
 # %% [markdown]
 # For long inputs the share is $d/(2t)$. Tiles of 32 save next to nothing at a head of 64; tiles of 128 leave a
-# quarter. How large a tile can be is up to the fast memory: it must hold a tile of queries, of keys, of values, and
-# of scores. So such kernels are written for one kind of chip at a time.
+# quarter. How large a tile can be is up to the fast memory: it must hold a tile of queries, of keys, of values, of
+# scores and of outputs. So such kernels are tuned to a kind of chip.
 #
 # On this page nothing got faster. Our loop is Python, and its tiles go back to the same memory. What is fast is the
 # same loop inside one kernel, and that is what `F.scaled_dot_product_attention` calls where it can: [multi-head
-# attention](03_2_2_multi_head_attention.py) has used it all along, and no chapter could tell.
+# attention](03_2_2_multi_head_attention.py) has used it all along.
 #
 # ## Unsaid by the paper
 #
@@ -328,8 +329,10 @@ assert abs(moved_in_tiles(32768, 64, 256) / moved_by_equation(32768, 64) - d / (
 #   the result. Tiles do not.
 # - **Exact is not bit for bit.** Sums in another order round otherwise. In single precision the outputs differ in the
 #   last digits.
-# - **The way back.** Training needs gradients with respect to weights that were never kept. The kernel keeps one
-#   number a query, the maximum plus the logarithm of the sum, and computes the tiles again in the backward pass: more
+# - **Not the first.** Rabe and Staats ([2021](https://arxiv.org/abs/2112.05682)) summed attention in chunks before, to
+#   save memory. FlashAttention's point is the traffic.
+# - **The way back.** Training needs gradients through weights that were never kept. The kernel keeps one number a
+#   query, the maximum plus the logarithm of the sum, and computes the tiles again in the backward pass: more
 #   operations, less traffic. Our function is the forward pass; autograd can go back through it, and keeps every tile
 #   to do so.
 # - **Which loop outside.** The first FlashAttention had keys outside and queries inside; its successor (Dao
@@ -386,7 +389,7 @@ assert verdict
 
 # %% tags=["hide-cell"]
 def merge(a, b):
-    """What is known after the scores of both."""
+    """What is known after the scores of both; each has seen a key for every query."""
     maximum = torch.maximum(a.maximum, b.maximum)
     shrink_a, shrink_b = (a.maximum - maximum).exp(), (b.maximum - maximum).exp()
     return RunningSoftmax(maximum, a.total * shrink_a + b.total * shrink_b, a.mixed * shrink_a + b.mixed * shrink_b)

@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2a_rotary_positions.py, Section 11.2a; edit that file, not this one.
-# sha256 of what follows: 8aac0e4f981323ef
+# sha256 of what follows: 4ece14ceaf0539c9
 """Rotary Positions (Section 11.2a)."""
 
 from typing import Any
@@ -18,7 +18,7 @@ def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
     Args:
         x: Queries or keys, shape (…, d), floating point, d even.
         positions: Where they stand, any real numbers, broadcastable to (…).
-        base: The slowest pair turns by little more than 1 / base a position.
+        base: The larger, the slower the later pairs turn; in a wide head the last takes about 1 / base a position.
 
     Returns:
         The same shape and dtype; every vector keeps its length.
