@@ -148,7 +148,7 @@ def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_cau
             columns = slice(left, left + tile)
             scores = query[..., top:bottom, :] @ key[..., columns, :].mT / query.size(-1) ** 0.5  # (…, tile, tile)
             if is_causal:
-                row = torch.arange(top, bottom, device=query.device)[:, None] + n - m  # the key that each query stands at
+                row = torch.arange(top, bottom, device=query.device)[:, None] + n - m  # the key each query stands at
                 column = torch.arange(left, left + scores.size(-1), device=query.device)
                 scores = scores.masked_fill(column > row, float("-inf"))
             state = state.add(scores, value[..., columns, :])

@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2c_attention_in_tiles.py, Section 11.2c; edit that file, not this one.
-# sha256 of what follows: 38ce56fd78c9072c
+# sha256 of what follows: a6ab67f1dd71bb52
 """Attention in Tiles (Section 11.2c)."""
 
 from typing import NamedTuple
@@ -83,7 +83,7 @@ def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_cau
             columns = slice(left, left + tile)
             scores = query[..., top:bottom, :] @ key[..., columns, :].mT / query.size(-1) ** 0.5  # (…, tile, tile)
             if is_causal:
-                row = torch.arange(top, bottom, device=query.device)[:, None] + n - m  # the key that each query stands at
+                row = torch.arange(top, bottom, device=query.device)[:, None] + n - m  # the key each query stands at
                 column = torch.arange(left, left + scores.size(-1), device=query.device)
                 scores = scores.masked_fill(column > row, float("-inf"))
             state = state.add(scores, value[..., columns, :])
