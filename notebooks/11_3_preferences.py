@@ -693,7 +693,7 @@ if runs:
                 shown.append({"variant": variant, "updates": points[0]["updates"], "metric": title, "mean": statistics.mean(values), "least": min(values), "greatest": max(values)})
     base = alt.Chart().encode(
         x=alt.X("updates:Q", axis=alt.Axis(values=[0, 20, 40])),
-        color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300)),
+        color=alt.Color("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[color for color, _ in style.values()]), legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolOpacity=1)),
     )
     dash = alt.StrokeDash("variant:N", title=None, scale=alt.Scale(domain=list(style), range=[dash for _, dash in style.values()]))
     lines = base.mark_line(point=True).encode(

@@ -341,6 +341,23 @@ def test_fine_tuning_is_the_negative_log_likelihood_a_token() -> None:
         likelihood_step(model.train(), batch, optimizer)
 
 
+@pytest.mark.parametrize("kind", ["preference", "likelihood"])
+def test_an_update_uses_no_gradient_that_was_there_before(kind: str) -> None:
+    batch, moved = make_batch(PAIRS[:2]), []
+    for stale in (False, True):
+        model = tiny()
+        if stale:
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if kind == "preference":
+            preference_step(model, tiny(), batch, optimizer, beta=1.0)
+        else:
+            likelihood_step(model, batch, optimizer)
+        moved.append(model.embedding.weight.detach())
+    assert torch.equal(*moved) and not torch.equal(moved[0], tiny().embedding.weight)
+
+
 def test_scores_of_the_shipped_model() -> None:
     translator = load_toy_translator()
     scores = score_preferences(translator, SOME)
