@@ -1,7 +1,9 @@
-"""The GPT against Hugging Face's GPT-2, under perturbation, by counting; and its generation against recomputation."""
+"""The GPT against Hugging Face's GPT-2, under perturbation, by counting; its generation; the recorded rungs."""
 
+import importlib.util
 import io
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer import GPT, GPTConfig, causal_mask, convert_gpt2_weights, count_parameters
 from transformer.feed_forward import PositionwiseFeedForward
@@ -401,3 +403,56 @@ def test_other_mistakes(gpt: GPT) -> None:
         gpt.train().generate(tokens(1, 2), 1)
     with pytest.raises(TypeError, match="token ids have dtype"):
         gpt(torch.zeros(1, 2))
+
+
+# ------------------------------------------------------------------------------------------------ the recorded rungs
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Any:
+    folder = Path(__file__).resolve().parents[1] / "book" / "experiments"
+    spec = importlib.util.spec_from_file_location("gpt_experiment", folder / "gpt.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))  # it imports recording.py beside it
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_the_last_rung_is_a_gpt_of_one_layer(experiment: Any) -> None:
+    """With its output matrix and no output bias, the shell with all parts computes what the GPT computes."""
+    torch.manual_seed(0)
+    rung: Any = spread(experiment.build("+ layer norm", 11).double().eval())
+    ours = experiment.build("untied output", 11).double().eval()
+    nn.init.zeros_(rung.head.bias)
+    names = {
+        "embedding": "embedding",
+        "positions": "positions",
+        "attention": "blocks.layers.0.self_attention",
+        "feed_forward": "blocks.layers.0.feed_forward",
+        "norms.0": "blocks.layers.0.attention_block.norm",
+        "norms.1": "blocks.layers.0.feed_forward_block.norm",
+        "norms.2": "blocks.norm",
+        "head": "output",
+    }
+    weights = {}
+    for name, weight in rung.state_dict().items():
+        part = next(part for part in names if name.startswith(part + "."))
+        weights[names[part] + name.removeprefix(part)] = weight
+    del weights["output.bias"]
+    ours.load_state_dict(weights)
+    assert torch.allclose(rung(tokens(2, 9)), ours(tokens(2, 9)), atol=1e-10)
+
+
+def test_every_rung_sees_what_it_should(experiment: Any) -> None:
+    """The shell sees one token; with attention every rung sees the earlier ones, and no model a later one."""
+    ids = tokens(1, 9)
+    changed = ids.clone()
+    changed[0, 4] = (changed[0, 4] + 1) % 11
+    for name in experiment.RUNGS + experiment.VARIANTS:
+        torch.manual_seed(0)
+        model = spread(experiment.build(name, 11).double().eval())
+        moved = (model(changed) - model(ids)).abs().amax(-1)[0] > 1e-9
+        expected = torch.arange(9) == 4 if name == "the shell" else torch.arange(9) >= 4
+        assert torch.equal(moved, expected), name

@@ -2,7 +2,7 @@
 
     python book/experiments/gpt.py
 
-All models are 64 wide, read windows of 64 characters of the embedded corpus' English, and get the same updates. A rung
+All models are 64 wide, read windows of 64 characters of the embedded corpus' English, and get as many updates. A rung
 of the ladder has one part more than the one before. A variant is the GPT of one layer with one thing done otherwise,
 mostly as the paper does it. Measured: the loss in nats per character on sentences that no run has seen, never smoothed.
 """
