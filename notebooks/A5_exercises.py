@@ -836,9 +836,9 @@ def _decoder_layer(answer: Any) -> None:
     if once.shape != x.shape or not once.equal(again):
         raise _Hint("shape")
     own, source = _moves(answer, x, memory, 0), _moves(answer, x, memory, 1)
-    later, earlier = bool(own.triu(1).any()), bool(own.tril(-1).any())
+    later, earlier, all_before = own.triu(1).any(), own.tril(-1).any(), own[causal_mask(5)].all()
     found = {"no mask": later and earlier, "transposed": later, "no memory": not source.any()}
-    found |= {"memory mask": not source.all(), "no residual": torch.allclose(flat, flat_other), "alone": not own[causal_mask(5)].all()}
+    found |= {"memory mask": not source.all(), "no residual": torch.allclose(flat, flat_other), "alone": not all_before}
     for key in (key for key, wrong in found.items() if wrong):
         raise _Hint(key)
 
