@@ -379,7 +379,7 @@ chart
 
 # %%
 shipped = transformer.load_toy_translator()
-SPLITS = {"test": 1000, "compositional": 500, "long": 200}
+SPLITS = {"test": 500, "compositional": 300, "long": 100}
 live = {split: score(trained, split, n)[0] for split, n in SPLITS.items()}
 results = {split: score(shipped, split, n) for split, n in SPLITS.items()}
 for split, (scores, _, _) in results.items():

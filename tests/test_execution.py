@@ -1,5 +1,7 @@
 """The build runs notebooks side by side, keeps what succeeded, and names every one that failed."""
 
+import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +10,14 @@ import pytest
 from jupyter_cache import get_cache
 from sphinx.errors import ExtensionError
 
-GOOD = "# %% [markdown]\n# # Good\n\n# %%\nimport os\nprint(os.environ['OMP_NUM_THREADS'], 6 * 7)\n"
+GOOD = """# %% [markdown]
+# # Good
+
+# %%
+import os, pathlib, subprocess, sys
+print(os.environ["OMP_NUM_THREADS"], 6 * 7)
+print("transformer" in sys.modules, pathlib.Path.cwd().name, subprocess.run("true").returncode)
+"""
 BAD = "# %% [markdown]\n# # Bad\n\n# %%\n1 / 0\n"
 
 
@@ -43,7 +52,7 @@ def test_good_notebooks_are_kept_and_every_bad_one_is_named(tmp_path: Path) -> N
     assert execution.is_cached(cache, execution.source(env, "good"))
     assert not execution.is_cached(cache, execution.source(env, "bad"))
     _, finished = cache.merge_match_into_notebook(execution.source(env, "good"))
-    assert finished.cells[-1].outputs[0].text == "1 42\n"
+    assert finished.cells[-1].outputs[0].text == f"1 42\nFalse {tmp_path.name} 0\n"
 
 
 def test_nothing_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +63,7 @@ def test_nothing_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return 1.5
 
     monkeypatch.setattr(execution, "run", pretend)
+    monkeypatch.setattr(execution, "warm_kernels", nullcontext)
     app, env = book(tmp_path, one=GOOD.replace("Good", "One"), two=GOOD.replace("Good", "Two").replace("6 * 7", "7"))
     execution.execute(app, env, ["one", "page"])
     assert ran == ["# One"]
@@ -62,3 +72,25 @@ def test_nothing_runs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     app.config.nb_execution_mode = "off"
     execution.execute(app, env, ["one", "two"])
     assert len(ran) == 2
+
+
+def test_the_long_one_runs_alone_and_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = [], {}
+
+    async def pretend(notebook, folder, timeout):
+        name = notebook.cells[0].source
+        running.append(name)
+        await asyncio.sleep(0.05)
+        most[name] = len(running)
+        running.remove(name)
+        return 1.5
+
+    monkeypatch.setattr(execution, "run", pretend)
+    monkeypatch.setattr(execution, "warm_kernels", nullcontext)
+    monkeypatch.setattr(execution, "ALONE", {"long"})
+    monkeypatch.setattr(execution, "SIDE_BY_SIDE", 2)
+    texts = {name: GOOD.replace("Good", name).replace("42", str(i)) for i, name in enumerate(["a", "b", "long", "z"])}
+    app, env = book(tmp_path, **texts)
+    execution.execute(app, env, list(texts))
+    assert next(iter(most)) == "# long" and most["# long"] == 1
+    assert max(most.values()) == 2

@@ -2,7 +2,8 @@
 
 The cache of executed notebooks knows their code only. So its folder is named by a hash of all else: the package, the
 shipped model, the recorded results, the paper's data, the pinned requirements, the Python version.
-Before Sphinx reads them, the notebooks that are not in the cache run side by side, each on one core.
+Before Sphinx reads them, the notebooks that are not in the cache run side by side, each on one core; the long one runs
+alone, on all.
 After the build, ``_build/executed`` holds each notebook with its outputs and its running time, for the tests.
 """
 
@@ -21,6 +22,7 @@ import nbformat
 from chapters import is_notebook, read
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
+from kernels import warm_kernels
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from sphinx.errors import ExtensionError
@@ -28,6 +30,7 @@ from sphinx.util import logging
 
 KEPT = 3  # caches of former states, so that going back to one costs nothing
 SIDE_BY_SIDE = min(os.cpu_count() or 1, 4)  # kernels; each takes up to 1.5 GB
+ALONE = {"06_1c_machine_translation"}  # trains for minutes, on all cores
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 QUIET = ["--IPKernelApp.log_level=ERROR"]
 logger = logging.getLogger(__name__)
@@ -109,13 +112,11 @@ def execute(app, env, docnames):
     missing = {name: notebook for name, notebook in notebooks.items() if not is_cached(cache, notebook)}
     if not missing:
         return
-    for name in THREADS:  # the kernels inherit it: two threads each would wait for one another
-        os.environ.setdefault(name, "1")
-    logger.info("executing %d notebooks, %d at a time", len(missing), SIDE_BY_SIDE)
+    logger.info("executing %d notebooks", len(missing))
     failed = []
 
-    async def one(name, notebook, turn):
-        path = Path(env.doc2path(name))
+    async def one(name, turn):
+        notebook, path = missing[name], Path(env.doc2path(name))
         async with turn:
             try:
                 seconds = await run(notebook, path.parent, app.config.nb_execution_timeout)
@@ -127,11 +128,16 @@ def execute(app, env, docnames):
         bundle = CacheBundleIn(notebook, str(path), data={"execution_seconds": seconds})
         cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
-    async def everything():
-        turn = asyncio.Semaphore(SIDE_BY_SIDE)
-        await asyncio.gather(*(one(name, notebook, turn) for name, notebook in missing.items()))
+    async def side_by_side(names, number):
+        turn = asyncio.Semaphore(number)
+        await asyncio.gather(*(one(name, turn) for name in names))
 
-    asyncio.run(everything())
+    alone = [name for name in missing if Path(name).name in ALONE]
+    asyncio.run(side_by_side(alone, 1))
+    for name in THREADS:  # the kernels inherit it: two threads each would wait for one another
+        os.environ.setdefault(name, "1")
+    with warm_kernels():
+        asyncio.run(side_by_side([name for name in missing if name not in alone], SIDE_BY_SIDE))
     if failed:
         raise ExtensionError("\n\n".join(["these notebooks failed:", *failed]))
 
