@@ -915,9 +915,8 @@ if results:
         y=alt.Y("model:N", sort=list(results), title=None, axis=alt.Axis(labelLimit=160)),
         x=alt.X("nats:Q", title="nats per character", scale=alt.Scale(zero=False, padding=10)),
         color=alt.Color("kind:N", legend=None, scale=alt.Scale(range=["#0072B2", "#D55E00"])),
-        shape=alt.Shape("kind:N", legend=None),
     )
-    points = base.mark_point(filled=True, size=60, opacity=0.8).encode(tooltip=["model:N", "nats:Q"])
+    points = base.mark_point(filled=True, size=60, opacity=0.8).encode(shape=alt.Shape("kind:N", legend=None), tooltip=["model:N", "nats:Q"])
     means = base.mark_tick(thickness=2, size=18).encode(x="mean(nats):Q", tooltip=["model:N", alt.Tooltip("mean(nats):Q", format=".3f")])
     chart = (
         alt.layer(points, means, data=alt.Data(values=rows))
@@ -972,7 +971,7 @@ chart
 # - **How a decoder without a source begins.** The paper's outputs are "shifted right"; by which symbol, it does not say. Here a new line begins; GPT-2 has one token for the end and the beginning of a text.
 # - **Windows.** A text longer than the window is cut anywhere, and the first characters of each window are predicted from next to nothing, as the chart by position shows. Overlapping windows that count only their second half score better with the
 #   same model.
-# - **Learned positions end.** A GPT-2 cannot read token 1,025. Sinusoids have a value there; that a model can use it is [another question](07_conclusion.py).
+# - **Learned positions end.** A GPT-2 cannot read a token after its last learned position. Sinusoids have a value there; that a model can use it is [another question](07_conclusion.py).
 # - **What changed since.** Root-mean-square norms, gated networks, rotary positions, fewer key heads: the next chapters put them into this block one at a time.
 #
 # ## What we now know

@@ -385,6 +385,7 @@ loss.backward()
 print(f"loss {loss.item():.4f}, gradient {policy.grad.tolist()[0]:+.4f} for the chosen, {policy.grad.tolist()[1]:+.4f} for the rejected")
 assert abs(loss.item() - math.log(1 + math.exp(-1))) < 1e-12 and round(loss.item(), 4) == 0.3133
 assert [round(g, 4) for g in policy.grad.tolist()] == [-0.1345, 0.1345]
+assert round(1 / (1 + math.exp(1)), 4) == 0.2689
 
 start = dpo_loss(frozen, frozen - 1, frozen, frozen - 1)
 assert abs(start.item() - math.log(2)) < 1e-12

@@ -103,7 +103,8 @@ def run_pytest(options: list[str], tree: Path) -> tuple[int, str]:
 
 def red(test: str, tree: Path) -> str:
     """Run a test of a tree: "passes", the name of the error with which it fails, or what else happened."""
-    code, output = run_pytest(["-x", "--tb=short", test], tree)
+    # Plain: to show how two long lists differ may take pytest minutes, and nobody reads it here.
+    code, output = run_pytest(["-x", "--tb=short", "--assert=plain", test], tree)
     if code == 0:
         return "passes"
     errors = re.findall(r"^E   +(?:\| +)*([\w.]*(?:Error|Exception|Failed|assert))\b", output, flags=re.MULTILINE)
