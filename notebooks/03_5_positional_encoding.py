@@ -244,7 +244,7 @@ waves = (
 told = (
     alt.Chart(alt.sequence(0, 1, as_="x"))
     .transform_calculate(text="'wavelength ' + format(2 * PI * pow(10000, 2 * pair / 512), ',.1f') + ' positions'")
-    .mark_text(align="right", x=480, y=-8, color="#7a7f87")
+    .mark_text(align="right", x=480, y=-8)
     .encode(text="text:N")
 )
 chart = (waves + told).properties(
@@ -323,7 +323,7 @@ limit = (
     .encode(y="y:Q")
     .mark_rule(strokeDash=[2, 3], color="#7a7f87")
 )
-label = limit.mark_text(align="left", x=4, dy=-7, color="#7a7f87").encode(text="text:N")
+label = limit.mark_text(align="left", x=4, dy=-7).encode(text="text:N")
 chart = (limit + label + lines).properties(
     title="The paper's formula stops one step short of 10000 · 2π", width=460, height=260
 )
@@ -515,7 +515,7 @@ end = (
     .encode(x=alt.X("x:Q", title="position"))
     .mark_rule(color="#7a7f87")
 )
-note = end.mark_text(align="left", dx=5, y=230, color="#7a7f87").encode(text="text:N")
+note = end.mark_text(align="left", dx=5, y=230).encode(text="text:N")
 chart = (base + end + note).properties(title="Trained on the first 16 positions, neither kind extrapolates", width=460, height=240)
 chart
 

@@ -169,7 +169,7 @@ bars = (
         color=alt.Color("rule:N", legend=None, scale=alt.Scale(domain=list(rules), range=["#0072B2", "#E69F00", "#009E73"])),
     )
 )
-numbers = bars.mark_text(baseline="bottom", dy=-3, color="#7a7f87").encode(
+numbers = bars.mark_text(baseline="bottom", dy=-3).encode(
     text=alt.Text("q:Q", format=".3f"), color=alt.ColorValue("#7a7f87")
 )
 chart = (

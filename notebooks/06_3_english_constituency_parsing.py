@@ -795,7 +795,7 @@ kind = alt.Color(
 
 def panel(name):
     base = alt.Chart().transform_filter((alt.datum.tree == name) & (alt.datum.sentence == choice))
-    words = base.transform_filter("datum.kind == 'word'").mark_text(angle=320, align="right", dx=4, dy=4, color="#7a7f87")
+    words = base.transform_filter("datum.kind == 'word'").mark_text(angle=320, align="right", dx=4, dy=4)
     phrases = base.transform_filter("datum.kind != 'word' && !isValid(datum.x2)")
     return alt.layer(
         base.transform_filter("isValid(datum.x2)").mark_rule(color="#7a7f87", opacity=0.5).encode(x, y, x2="x2:Q", y2="y2:Q"),
@@ -930,7 +930,7 @@ if made:
         y=alt.Y("f1:Q", title="F1 on the test articles", scale=alt.Scale(domain=[0, 100])),
         tooltip=["words:N", "sentences:Q", alt.Tooltip("f1:Q", format=".1f", title="F1")],
     )
-    numbers = bars.mark_text(dy=-8, color="#7a7f87").encode(text=alt.Text("f1:Q", format=".0f"))
+    numbers = bars.mark_text(dy=-8).encode(text=alt.Text("f1:Q", format=".0f"))
     chart = (bars.mark_bar(color="#0072B2", opacity=0.85) + numbers).properties(
         width=265, height=200, title="The longer the sentence, the worse the parse"
     )

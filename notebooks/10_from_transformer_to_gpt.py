@@ -822,7 +822,7 @@ speaker = alt.param("speaker", value="GPT, temperature 1", bind=alt.binding_sele
 texts = (
     alt.Chart(alt.Data(values=shown))
     .transform_filter("datum.who == speaker")
-    .mark_text(align="left", font="monospace", fontSize=11, color="#7a7f87")
+    .mark_text(align="left", font="monospace", fontSize=11)
     .encode(x=alt.value(0), y=alt.Y("line:O", axis=None), text="text:N", tooltip="text:N")
     .properties(width=450, height=120, title="The warmer it draws, the fewer of its words exist")
 )

@@ -1,18 +1,14 @@
 # %% [markdown]
 # # 11.1 The Block Since 2017
 #
-# The layers of 2017 are still there in the models of today, and nearly every part inside them has been exchanged. This part of the book exchanges one part at a time, on the same
-# model and the same task, and looks at what changes. This chapter has the table of all exchanges, the function that makes them, and the first of them: where the normalization stands.
+# The layers of 2017 are still there in the models of today, and nearly every part inside them has been exchanged. This chapter has the table of all exchanges, the function that makes them, and the first of them: where the normalization stands.
 
 # %%
 #| default_exp modern.stacks
 
 # %%
-import json
-import math
 import statistics
 from functools import partial
-from pathlib import Path
 
 import altair as alt
 import torch
@@ -355,132 +351,56 @@ chart
 # %% [markdown]
 # ## The dials, recorded
 #
-# One small model was trained with each part exchanged in turn: two layers, $d_{\text{model}} = 64$, eight heads, $d_{ff} = 256$, on short sentences of the [embedded corpus](A1_the_embedded_corpus.py), with the paper's optimizer and loss. All
-# runs make equally many updates on equal batches, with three seeds for weights, batches and dropout; at each seed a row differs from base by what its name says (*all*: pre-norm and the four parts together). No row has a learning rate of its own. Training stops early, while base is still getting better, so that a row has room to be better and to be worse. After every few updates the loss on unseen sentences was
-# taken, without smoothing; at the end, BLEU and exact match of a beam of four on other unseen sentences.
-
-# %%
-places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-runs = {}  # (row, seed) → what was measured
-if file is None:
-    print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
-else:
-    record = json.loads(file.read_text(encoding="utf-8"))
-    runs = {(run["arguments"]["row"], run["arguments"]["seed"]): run["result"] for run in record["runs"].values()}
-    steps = next(iter(record["runs"].values()))["arguments"]["steps"]
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}: {len(runs)} runs of {steps} updates")
-complete = [row for row in dict.fromkeys(row for row, _ in runs) if all((row, seed) in runs for seed in (1, 2, 3))]
-
-
-# %% [markdown]
-# Each row is compared with base seed by seed: the difference of the two final losses, its mean over the seeds and a 95 % interval by Student's t. With three seeds the factor is 4.3, so only large effects can be seen. Where the interval
-# contains 0 we say **no difference seen**. Of 95 % intervals one in twenty misses, and there are eight here: one that barely leaves 0 out would not convince.
-
-
-# %%
-def against(other, row, measure):
-    """Mean over the seeds of row minus other, and half of its 95 % interval."""
-    differences = [measure(runs[row, seed]) - measure(runs[other, seed]) for seed in (1, 2, 3)]
-    return statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)
-
-
-def verdict(mean, half):
-    return "no difference seen" if abs(mean) <= half else "better" if mean < 0 else "worse"
-
-
-def final_loss(result):
-    return result["losses"][-1]
-
-
-if complete:
-    print(f"{'':26}{'parameters':>10}{'loss':>7}{'against base':>17}{'':21}{'BLEU':>6}{'exact':>8}")
-for row in complete:
-    results = [runs[row, seed] for seed in (1, 2, 3)]
-    loss, bleu, exact = (statistics.mean(result[key] if key else final_loss(result) for result in results) for key in ("", "bleu", "exact_match"))
-    mean, half = against("base", row, final_loss)
-    seen = "" if row == "base" else f"{mean:+8.2f} ± {half:4.2f}  {verdict(mean, half)}"
-    assert row != "base" or all(final_loss(result) < result["losses"][-2] for result in results)  # still getting better
-    print(f"{row:26}{results[0]['parameters']:10,}{loss:7.2f}  {seen:36}{bleu:6.1f}{exact:6.1f} %")
-
-# %% [markdown]
+# One small model was trained with each part exchanged in turn, with three seeds. [One part at a time](11_0_one_part_at_a_time.py) says how, has the table of all rows, and tells what an interval of three seeds can show.
+#
 # ### Training without warm-up
 #
 # Two rows have no warm-up. They begin with the schedule's highest rate and stay there until the warm-up would have ended; after that all rates are equal. [Section 5.3](05_3_optimizer.py) ran the like with a wider post-norm model, which learned how frequent the tokens are, and nothing more.
 # Xiong et al. ([2020](https://arxiv.org/abs/2002.04745)) say that a pre-norm model needs no warm-up.
 
 # %%
-if complete:
+comparison = modern.read_comparison()
+chart = None
+if comparison:
+    print(comparison.made)
     warmup = 150
     print(f"highest rate: {transformer.noam_rate(warmup, 64, warmup):.4f}, from update {warmup} with warm-up and from update 1 without")
-pairs = [("base without warm-up", "base"), ("pre-norm without warm-up", "pre-norm"), ("pre-norm without warm-up", "base")]
-for row, other in pairs if complete else ():
-    mean, half = against(other, row, final_loss)
-    print(f"{row} against {other}: {mean:+.2f} ± {half:.2f}, {verdict(mean, half)}")
-if complete:
-    final = {row: [final_loss(runs[row, seed]) for seed in (1, 2, 3)] for row in complete}
+    shown = ["base", "pre-norm", "base without warm-up", "pre-norm without warm-up"]
+    for row, other in (shown[2], shown[0]), (shown[3], shown[1]), (shown[3], shown[0]):
+        print(f"{row} against {other}: {comparison.against(row, other)}")
+    final = {row: comparison.values(row) for row in shown}
     assert min(final["base without warm-up"]) > 3 > 2 > max(final["pre-norm without warm-up"])
     assert max(final["pre-norm"]) < min(final["pre-norm without warm-up"])
-    assert verdict(*against("base", "pre-norm without warm-up", final_loss)) == "no difference seen"
-    assert all(runs["base without warm-up", seed]["exact_match"] == 0 for seed in (1, 2, 3))
-
-# %% tags=["hide-input"]
-def curves(rows):
-    """The loss on unseen sentences after every few updates, of every recorded seed of these rows."""
-    return [
-        {"row": row, "seed": seed, "update": i * result["every"], "loss": loss}
-        for (row, seed), result in runs.items()
-        if row in rows
-        for i, loss in enumerate(result["losses"])
-    ]
-
-
-update = alt.X("update:Q", axis=alt.Axis(grid=False))
-loss = alt.Y("loss:Q", title="loss on unseen sentences, nats per token")
-chart = None
-if runs:
-    shown = ["base", "base without warm-up", "pre-norm", "pre-norm without warm-up"]
-    chart = (
-        alt.Chart(alt.Data(values=curves(shown)))
-        .mark_line()
-        .encode(
-            x=update,
-            y=loss,
-            detail="seed:N",
-            color=alt.Color(
-                "row:N", title=None, scale=alt.Scale(domain=shown, range=["#D55E00", "#E69F00", "#0072B2", "#56B4E9"]),
-                legend=alt.Legend(orient="top", columns=2, symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, labelLimit=200),
-            ),
-            strokeDash=alt.StrokeDash("row:N", title=None, scale=alt.Scale(domain=shown, range=[[1, 0], [6, 2], [5, 3], [2, 3]])),
-            tooltip=["row:N", "seed:N", "update:Q", alt.Tooltip("loss:Q", format=".2f")],
-        )
-        .properties(width=400, height=220, title="Without warm-up, pre-norm learns and post-norm hardly does")
-    )
+    assert comparison.against("pre-norm without warm-up").verdict == "no difference seen"
+    assert comparison.values("base without warm-up", "exact_match") == [0, 0, 0]
+    chart = comparison.chart(*shown, title="Without warm-up, pre-norm learns and post-norm hardly does")
 chart
 
 # %% [markdown]
-# One line is one seed. Post-norm without warm-up (orange, long dashes) stays high in all three, and not one of its translations is exact. Pre-norm without warm-up (light blue, dotted) learns. It does not do as well as pre-norm with warm-up, and ends where no difference to post-norm with warm-up is seen.
+# One line is one seed. Post-norm without warm-up (yellow-orange, long dashes) stays high in all three, and not one of its translations is exact. Pre-norm without warm-up (light blue, dotted) learns. It does not do as well as pre-norm with warm-up, and ends where no difference to post-norm with warm-up is seen.
 # So "pre-norm needs no warm-up" is right in the sense that it trains without; at this rate and length, the warm-up still pays.
 #
 # ### Every dial
 
 # %% tags=["hide-input"]
 chart = None
-if runs:
-    rows = [row for row in dict.fromkeys(row for row, _ in runs) if row != "base"]
-    values = [{**point, "dial": dial, "which": "base" if point["row"] == "base" else "exchanged"} for dial in rows for point in curves(["base", dial])]
+if comparison:
+    rows = comparison.rows[1:]  # base is the first
+    values = [
+        {**point, "dial": dial, "which": "base" if point["row"] == "base" else "exchanged"}
+        for dial in rows
+        for point in comparison.points("base", dial)
+    ]
     dial = alt.param(name="dial", value=rows[0], bind=alt.binding_select(options=rows, name="Exchanged: "))
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2)
     chart = (
         alt.Chart(alt.Data(values=values))
         .mark_line()
         .encode(
-            x=update,
-            y=loss,
+            x=alt.X("update:Q", axis=alt.Axis(grid=False)),
+            y=alt.Y("loss:Q", title="loss on unseen sentences, nats per token"),
             detail="seed:N",
-            color=alt.Color(
-                "which:N", title=None, scale=alt.Scale(domain=["base", "exchanged"], range=["#D55E00", "#0072B2"]),
-                legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2),
-            ),
+            color=alt.Color("which:N", title=None, scale=alt.Scale(domain=["base", "exchanged"], range=["#D55E00", "#0072B2"]), legend=legend),
             strokeDash=alt.StrokeDash("which:N", title=None, scale=alt.Scale(domain=["base", "exchanged"], range=[[1, 0], [5, 3]])),
             tooltip=["row:N", "seed:N", "update:Q", alt.Tooltip("loss:Q", format=".2f")],
         )
@@ -491,24 +411,24 @@ if runs:
 chart
 
 # %% [markdown]
-# Solid lines are base, dashed lines the row chosen above, one line a seed. The table further up says which rows can be told from base; for the others no difference is seen, which is not the same as no difference.
+# Solid lines are base, dashed lines the row chosen above, one line a seed. The next cell says which rows can be told from base; for the others no difference is seen, which is not the same as no difference.
 #
-# Pre-norm is the largest step. With SwiGLU and with RoPE, too, the model learns faster than base. Two heads of keys and values in place of eight, and with them fewer parameters, cost something: that exchange is made for the cache, and pays when the model is used. The next cell compares all together with pre-norm, its largest part: does the rest still add anything?
+# Pre-norm is the largest step. With SwiGLU and with RoPE, too, the model learns faster than base. Two heads of keys and values in place of eight, and with them fewer parameters, cost something: that exchange is made for the cache, and pays when the model is used. Last, all together against pre-norm, the largest part: does the rest still add anything?
 
 # %%
-if complete:
-    mean, half = against("pre-norm", "all", final_loss)
-    print(f"all against pre-norm: {mean:+.2f} ± {half:.2f}, {verdict(mean, half)}")
-    found = {row: verdict(*against("base", row, final_loss)) for row in complete}
-    assert found["pre-norm"] == found["SwiGLU"] == found["RoPE"] == found["all"] == "better"
-    assert found["grouped-query"] == "worse" and found["RMSNorm"] == verdict(mean, half) == "no difference seen"
-    assert all(verdict(*against("pre-norm", row, final_loss)) == "worse" for row in ("RMSNorm", "SwiGLU", "RoPE", "grouped-query"))
+if comparison:
+    found = {row: comparison.against(row) for row in ("pre-norm", "RMSNorm", "SwiGLU", "RoPE", "grouped-query", "all")}
+    for row, difference in found.items():
+        print(f"{row:14} against base: {difference}")
+    rest = comparison.against("all", "pre-norm")
+    print(f"{'all':14} against pre-norm: {rest}")
+    assert {row for row, difference in found.items() if difference.verdict == "better"} == {"pre-norm", "SwiGLU", "RoPE", "all"}
+    assert found["grouped-query"].verdict == "worse"
+    assert found["RMSNorm"].verdict == rest.verdict == "no difference seen"
+    assert all(comparison.against(row, "pre-norm").verdict == "worse" for row in ("RMSNorm", "SwiGLU", "RoPE", "grouped-query"))
 
 # %% [markdown]
 # Nothing is seen of it, and the model has fewer parameters. Either the gains of SwiGLU and RoPE are smaller on top of pre-norm, or the loss by grouped queries eats them: these runs cannot tell. Exercise 5 asks for the rows that can.
-#
-# A run that is stopped early measures how fast a model learns, and not how good it becomes. And these runs cannot say at all what a part is worth in a model a thousand times as large, trained ten thousand times as long. Small models are good for another question: whether a part does what its
-# authors say, and what it costs.
 
 # %% [markdown]
 # ## Unsaid by the paper

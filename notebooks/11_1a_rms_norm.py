@@ -8,13 +8,9 @@
 #| default_exp modern.rms_norm
 
 # %%
-import json
-import math
 import statistics
 from functools import partial
-from pathlib import Path
 
-import altair as alt
 
 import transformer
 from transformer import modern
@@ -161,49 +157,14 @@ print(f"a random vector of {translator.model.config.d_model} components: {1 / tr
 # The small model of [11.1](11_1_the_block_since_2017.py) with RMSNorm in all places, everything else equal, three seeds.
 
 # %%
-places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-curves = []
-if file is None:
-    print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
-else:
-    record = json.loads(file.read_text(encoding="utf-8"))
-    recorded = [{**run["arguments"], **run["result"]} for run in record["runs"].values()]
-    curves = [run for run in recorded if run["row"] in ("base", "RMSNorm")]
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}")
-final = {(run["row"], run["seed"]): run["losses"][-1] for run in curves}
-if len(final) == 6:
-    differences = [final["RMSNorm", seed] - final["base", seed] for seed in (1, 2, 3)]
-    mean, half = statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)  # Student's t, 95 %
-    seen = "no difference seen" if abs(mean) <= half else "better" if mean < 0 else "worse"
-    print(f"final loss against base, seed by seed: {', '.join(f'{d:+.2f}' for d in differences)}; mean {mean:+.2f} ± {half:.2f}: {seen}")
-    assert seen == "no difference seen" and min(differences) > 0
-
-# %% tags=["hide-input"]
+comparison = modern.read_comparison()
 chart = None
-if curves:
-    values = [
-        {"row": run["row"], "seed": run["seed"], "update": i * run["every"], "loss": loss}
-        for run in curves
-        for i, loss in enumerate(run["losses"])
-    ]
-    domain = ["base", "RMSNorm"]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line()
-        .encode(
-            x=alt.X("update:Q", axis=alt.Axis(grid=False)),
-            y=alt.Y("loss:Q", title="loss on unseen sentences, nats per token"),
-            detail="seed:N",
-            color=alt.Color(
-                "row:N", title=None, scale=alt.Scale(domain=domain, range=["#D55E00", "#0072B2"]),
-                legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2),
-            ),
-            strokeDash=alt.StrokeDash("row:N", title=None, scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]])),
-            tooltip=["row:N", "seed:N", "update:Q", alt.Tooltip("loss:Q", format=".2f")],
-        )
-        .properties(width=400, height=200, title="RMSNorm in place of LayerNorm: no difference seen")
-    )
+if comparison:
+    print(comparison.made)
+    difference = comparison.against("RMSNorm")
+    print(f"final loss against base, seed by seed: {', '.join(f'{d:+.2f}' for d in difference.values)}; mean {difference}")
+    assert difference.verdict == "no difference seen" and min(difference.values) > 0
+    chart = comparison.chart("base", "RMSNorm", title="RMSNorm in place of LayerNorm: no difference seen")
 chart
 
 # %% [markdown]

@@ -8,10 +8,7 @@
 #| default_exp modern.gated_feed_forward
 
 # %%
-import json
 import math
-import statistics
-from pathlib import Path
 
 import altair as alt
 import torch
@@ -207,52 +204,17 @@ assert math.ceil(2 * 4 * 4096 / 3 / 256) * 256 == 11_008  # Llama's rounding
 # The small model of [11.1](11_1_the_block_since_2017.py) with gated networks of two thirds of the width in all layers, everything else equal, three seeds.
 
 # %%
-places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-curves = []
-if file is None:
-    print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
-else:
-    record = json.loads(file.read_text(encoding="utf-8"))
-    recorded = [{**run["arguments"], **run["result"]} for run in record["runs"].values()]
-    curves = [run for run in recorded if run["row"] in ("base", "SwiGLU")]
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}")
-    print(", ".join(f"{row}: {parameters:,} parameters" for row, parameters in {run["row"]: run["parameters"] for run in curves}.items()))
-final = {(run["row"], run["seed"]): run["losses"][-1] for run in curves}
-if len(final) == 6:
-    differences = [final["SwiGLU", seed] - final["base", seed] for seed in (1, 2, 3)]
-    mean, half = statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)  # Student's t, 95 %
-    seen = "no difference seen" if abs(mean) <= half else "better" if mean < 0 else "worse"
-    print(f"final loss against base, seed by seed: {', '.join(f'{d:+.2f}' for d in differences)}; mean {mean:+.2f} ± {half:.2f}: {seen}")
-    assert seen == "better"
-    halfway = {row: [run["losses"][len(run["losses"]) // 2 :] for run in curves if run["row"] == row] for row in ("base", "SwiGLU")}
-    assert all(max(gated) < min(plain) for gated, plain in zip(zip(*halfway["SwiGLU"]), zip(*halfway["base"]), strict=True))
-
-# %% tags=["hide-input"]
+comparison = modern.read_comparison()
 chart = None
-if curves:
-    values = [
-        {"row": run["row"], "seed": run["seed"], "update": i * run["every"], "loss": loss}
-        for run in curves
-        for i, loss in enumerate(run["losses"])
-    ]
-    domain = ["base", "SwiGLU"]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line()
-        .encode(
-            x=alt.X("update:Q", axis=alt.Axis(grid=False)),
-            y=alt.Y("loss:Q", title="loss on unseen sentences, nats per token"),
-            detail="seed:N",
-            color=alt.Color(
-                "row:N", title=None, scale=alt.Scale(domain=domain, range=["#D55E00", "#0072B2"]),
-                legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2),
-            ),
-            strokeDash=alt.StrokeDash("row:N", title=None, scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]])),
-            tooltip=["row:N", "seed:N", "update:Q", alt.Tooltip("loss:Q", format=".2f")],
-        )
-        .properties(width=400, height=200, title="With gated networks the small model learns faster")
-    )
+if comparison:
+    print(comparison.made)
+    print(", ".join(f"{row}: {comparison.of(row)[0]['parameters']:,} parameters" for row in ("base", "SwiGLU")))
+    difference = comparison.against("SwiGLU")
+    print(f"final loss against base, seed by seed: {', '.join(f'{d:+.2f}' for d in difference.values)}; mean {difference}")
+    assert difference.verdict == "better"
+    halfway = {row: [run["losses"][len(run["losses"]) // 2 :] for run in comparison.of(row)] for row in ("base", "SwiGLU")}
+    assert all(max(gated) < min(plain) for gated, plain in zip(zip(*halfway["SwiGLU"]), zip(*halfway["base"]), strict=True))
+    chart = comparison.chart("base", "SwiGLU", title="With gated networks the small model learns faster")
 chart
 
 # %% [markdown]

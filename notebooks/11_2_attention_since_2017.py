@@ -315,7 +315,7 @@ base = (
 chart = (
     alt.layer(
         base.mark_bar().encode(color=alt.condition("datum.token == 'all others'", alt.value("#E69F00"), alt.value("#0072B2"))),
-        base.mark_text(align="left", dx=4, color="#7a7f87").encode(text=alt.Text("p:Q", format=".1%")),
+        base.mark_text(align="left", dx=4).encode(text=alt.Text("p:Q", format=".1%")),
     )
     .add_params(chosen_way)
     .properties(width=300, height=240, title="A high temperature feeds the tail; top-k and top-p cut it")

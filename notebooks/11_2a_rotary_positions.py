@@ -11,15 +11,14 @@
 #| default_exp modern.rope
 
 # %%
-import json
 import math
 import statistics
-from pathlib import Path
 
 import altair as alt
 import torch.nn.functional as F
 
 import transformer
+from transformer import modern
 
 transformer.check_version("0.1")
 
@@ -475,57 +474,18 @@ for name, model in trained.items():
 # The same exchange in a small translation model, on unseen sentences of the [embedded
 # corpus](A1_the_embedded_corpus.py), with three seeds. Both rows of a seed see the same batches.
 
-# %% tags=["hide-input"]
-places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-record = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-runs = {"base": [], "RoPE": []}
-for run in record.get("runs", {}).values():
-    runs.setdefault(run["arguments"]["row"], []).append(run["result"])
-recorded = all(len(runs[row]) == 3 for row in ("base", "RoPE"))
-if not recorded:
-    print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
-else:
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}")
-    print(f"{record['runs']['base, seed 1']['arguments']['steps']} updates each\n")
-    print(f"{'mean of three seeds':20}    base     RoPE   difference, 95 % interval")
-    for metric, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
-        before, after = ([result[metric] for result in runs[row]] for row in ("base", "RoPE"))
-        differences = [b - a for a, b in zip(before, after, strict=True)]
-        middle, half = statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)  # Student's t
-        print(
-            f"{name:20}{statistics.mean(before):8.2f} {statistics.mean(after):8.2f}   {middle:+.2f}"
-            f" ({middle - half:+.2f} to {middle + half:+.2f}): {'a difference' if abs(middle) > half else 'no difference seen'}"
-        )
-        assert abs(middle) > half and (middle < 0) == (metric == "perplexity")  # better by every measure
-    assert max(result["losses"][-1] for result in runs["RoPE"]) < min(result["losses"][-1] for result in runs["base"])
-
-# %% tags=["hide-input"]
+# %%
+comparison = modern.read_comparison()
 chart = None
-if recorded:
-    values = [
-        {"updates": number * result["every"], "loss": loss, "row": row, "seed": seed}
-        for row in ("base", "RoPE")
-        for seed, result in enumerate(runs[row], 1)
-        for number, loss in enumerate(result["losses"])
-        if number > 0
-    ]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line(strokeWidth=1.5)
-        .encode(
-            x=alt.X("updates:Q"),
-            y=alt.Y("loss:Q", title="loss on unseen sentences", scale=alt.Scale(zero=False)),
-            detail="seed:N",
-            color=alt.Color(
-                "row:N", title=None, scale=alt.Scale(domain=["base", "RoPE"], range=["#E69F00", "#0072B2"]),
-                legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300),
-            ),
-            strokeDash=alt.StrokeDash("row:N", scale=alt.Scale(domain=["base", "RoPE"], range=[[6, 3], [1, 0]])),
-            tooltip=["row:N", "seed:N", "updates:Q", "loss:Q"],
-        )
-        .properties(width=430, height=220, title="RoPE learns this task in fewer updates, with every seed")
-    )
+if comparison:
+    print(f"{comparison.made}\n\n{'mean of three seeds':22}{'base':>7}{'RoPE':>15}   difference, half of its 95 % interval")
+    for measure, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
+        before, after = (statistics.mean(comparison.values(row, measure)) for row in ("base", "RoPE"))
+        difference = comparison.against("RoPE", measure=measure)
+        print(f"{name:22}{before:7.2f}{after:15.2f}   {difference}")
+        assert difference.verdict == "better"
+    assert max(comparison.values("RoPE")) < min(comparison.values("base"))
+    chart = comparison.chart("base", "RoPE", title="RoPE learns this task in fewer updates, with every seed")
 chart
 
 # %% [markdown]

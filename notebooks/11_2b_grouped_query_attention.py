@@ -11,11 +11,8 @@
 #| default_exp modern.grouped_query
 
 # %%
-import json
-import math
 import statistics
 from functools import partial
-from pathlib import Path
 
 import altair as alt
 import torch
@@ -23,6 +20,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import transformer
+from transformer import modern
 
 transformer.check_version("0.1")
 
@@ -244,7 +242,7 @@ bars = (
 chart = (
     alt.layer(
         bars.mark_bar(color="#0072B2"),
-        bars.mark_text(align="left", dx=4, color="#7a7f87").encode(text=alt.Text("gib:Q", format=".2f")),
+        bars.mark_text(align="left", dx=4).encode(text=alt.Text("gib:Q", format=".2f")),
     )
     .add_params(lengths)
     .properties(width=300, height=110, title="Eight heads in place of 64: an eighth of the cache")
@@ -347,62 +345,24 @@ assert original < adapted < 0.7 * merged
 # ### Before and after, recorded
 #
 # Trained from the start, on the [embedded corpus](A1_the_embedded_corpus.py): a small translation model with the
-# paper's attention and with two heads of keys and values for four of queries, three seeds each. Both rows of a seed
-# see the same batches.
+# paper's attention and with two heads of keys and values for eight of queries, three seeds each, compared as [here](11_0_one_part_at_a_time.py).
 
-# %% tags=["hide-input"]
-places = [*(Path.cwd() / "x").parents, *Path(transformer.__file__).resolve().parents]
-file = next((path for place in places if (path := place / "book/results/modern.json").is_file()), None)
-record = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-runs = {"base": [], "grouped-query": []}
-for run in record.get("runs", {}).values():
-    runs.setdefault(run["arguments"]["row"], []).append(run["result"])
-recorded = all(len(runs[row]) == 3 for row in ("base", "grouped-query"))
-if not recorded:
-    print("The record is book/results/modern.json in the book's repository. Without it there is nothing to show.")
-else:
-    print(f"recorded {record['date']} with `{record['command']}`, torch {record['machine']['torch']}")
-    sizes = [runs[row][0]["parameters"] for row in ("base", "grouped-query")]
-    print(f"{record['runs']['base, seed 1']['arguments']['steps']} updates each; {sizes[0]:,} and {sizes[1]:,} parameters\n")
-    print(f"{'mean of three seeds':20}    base  grouped   difference, 95 % interval")
-    for metric, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
-        before, after = ([result[metric] for result in runs[row]] for row in ("base", "grouped-query"))
-        differences = [b - a for a, b in zip(before, after, strict=True)]
-        middle, half = statistics.mean(differences), 4.303 * statistics.stdev(differences) / math.sqrt(3)  # Student's t
-        print(
-            f"{name:20}{statistics.mean(before):8.2f} {statistics.mean(after):8.2f}   {middle:+.2f}"
-            f" ({middle - half:+.2f} to {middle + half:+.2f}): {'a difference' if abs(middle) > half else 'no difference seen'}"
-        )
-        assert abs(middle) > half and (middle > 0) == (metric == "perplexity")  # worse by every measure
-    assert min(result["losses"][-1] for result in runs["grouped-query"]) > max(result["losses"][-1] for result in runs["base"])
-
-# %% tags=["hide-input"]
+# %%
+comparison = modern.read_comparison()
 chart = None
-if recorded:
-    names = ["base", "grouped-query"]
-    values = [
-        {"updates": number * result["every"], "loss": loss, "row": row, "seed": seed}
-        for row in names
-        for seed, result in enumerate(runs[row], 1)
-        for number, loss in enumerate(result["losses"])
-        if number > 0
-    ]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line(strokeWidth=1.5)
-        .encode(
-            x=alt.X("updates:Q"),
-            y=alt.Y("loss:Q", title="loss on unseen sentences", scale=alt.Scale(zero=False)),
-            detail="seed:N",
-            color=alt.Color(
-                "row:N", title=None, scale=alt.Scale(domain=names, range=["#E69F00", "#0072B2"]),
-                legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300),
-            ),
-            strokeDash=alt.StrokeDash("row:N", scale=alt.Scale(domain=names, range=[[6, 3], [1, 0]])),
-            tooltip=["row:N", "seed:N", "updates:Q", "loss:Q"],
-        )
-        .properties(width=430, height=220, title="Grouped queries learn more slowly here, with every seed")
-    )
+if comparison:
+    print(f"{comparison.made}\n\n{'mean of three seeds':22}{'base':>7}{'grouped-query':>15}   difference, half of its 95 % interval")
+    for measure, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
+        before, after = (statistics.mean(comparison.values(row, measure)) for row in ("base", "grouped-query"))
+        difference = comparison.against("grouped-query", measure=measure)
+        print(f"{name:22}{before:7.2f}{after:15.2f}   {difference}")
+        assert difference.verdict == "worse"
+    sizes = [comparison.of(row)[0]["parameters"] for row in ("base", "grouped-query")]
+    print(f"parameters: {sizes[0]:,} and {sizes[1]:,}")
+    # 8 heads of 8 channels; in four self-attentions, keys and values of 6 of them are gone.
+    assert sizes[0] - sizes[1] == 4 * 2 * 6 * 8 * (64 + 1)
+    assert min(comparison.values("grouped-query")) > max(comparison.values("base"))
+    chart = comparison.chart("base", "grouped-query", title="Grouped queries learn more slowly here, with every seed")
 chart
 
 # %% [markdown]
@@ -433,7 +393,7 @@ chart
 # - The multiply–adds of a step do not change; each number that is read serves $h / n_{kv}$ of them.
 # - Averaging the heads of a group keeps more of a trained model than choosing one, and a dozen updates mend much of
 #   the rest.
-# - In a short training from the start, giving up half of the heads of keys and values slows learning: all three seeds
+# - In a short training from the start, giving up three quarters of the heads of keys and values slows learning: all three seeds
 #   agree.
 # - What attention computes is untouched. Its inputs change: heads share keys and values.
 #

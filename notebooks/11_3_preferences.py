@@ -589,13 +589,12 @@ line = (
     .encode(y=alt.Y("row:O", axis=None))
     .transform_filter("datum.updates == updates_done")
 )
-english = line.mark_text(align="left", x=0, dy=-8, color="#7a7f87").encode(text="source:N")
+english = line.mark_text(align="left", x=0, dy=-8, fontStyle="italic").encode(text="source:N")
 german = (
     line.mark_text(align="left", x=0, dy=8, fontWeight="bold")
     .transform_calculate(text="datum.mark + datum.output")
     .encode(
         text="text:N",
-        color=alt.Color("order:N", title=None, scale=alt.Scale(domain=["adverb first", "other order"], range=["#D55E00", "#0072B2"]), legend=None),
         tooltip=["source:N", "output:N", "order:N"],
     )
 )

@@ -121,7 +121,11 @@ def test_a_translation_and_where_its_heads_look(browser_page: Page) -> None:
     seen = torch.as_tensor(expected.part("cross")[0]).flatten(0, 1)[:, place]
     assert (shown / 100 - seen).abs().max() < 0.006
     assert page.locator(".live-next .live-taken").inner_text().startswith("es")
-    assert page.locator(".live-rounds tr.live-lives").count() == 4
+    lives, dropped = (
+        page.locator(f".live-rounds tr.live-{what} td:nth-child(2)").all_inner_texts() for what in ("lives", "dropped")
+    )
+    assert len(lives) == 4 and dropped
+    assert not [one for one in dropped if any(other.startswith(f"{one} ") for other in lives)]
 
 
 def test_heads_can_be_turned_off(browser_page: Page) -> None:

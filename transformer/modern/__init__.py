@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 911ecbe7a72ed386
+# sha256 of what follows: c1ed9b30540fd65b
 """The modules of transformer.modern, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Difference",
+    "Comparison",
+    "read_comparison",
     "NoPositions",
     "ModernDecoderLayer",
     "build_transformer",
@@ -35,6 +38,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "Difference": "comparison",
+    "Comparison": "comparison",
+    "read_comparison": "comparison",
     "NoPositions": "stacks",
     "ModernDecoderLayer": "stacks",
     "build_transformer": "stacks",
@@ -59,9 +65,10 @@ _HOME = {
     "PreferenceScores": "preferences",
     "score_preferences": "preferences",
 }
-_MODULES = ("gated_feed_forward", "grouped_query", "preferences", "rms_norm", "rope", "stacks", "tiles")
+_MODULES = ("comparison", "gated_feed_forward", "grouped_query", "preferences", "rms_norm", "rope", "stacks", "tiles")
 
 if TYPE_CHECKING:
+    from transformer.modern import comparison as comparison
     from transformer.modern import gated_feed_forward as gated_feed_forward
     from transformer.modern import grouped_query as grouped_query
     from transformer.modern import preferences as preferences
@@ -69,6 +76,7 @@ if TYPE_CHECKING:
     from transformer.modern import rope as rope
     from transformer.modern import stacks as stacks
     from transformer.modern import tiles as tiles
+    from transformer.modern.comparison import Comparison, Difference, read_comparison
     from transformer.modern.gated_feed_forward import GatedFeedForward
     from transformer.modern.grouped_query import GroupedQueryAttention
     from transformer.modern.preferences import (
