@@ -2,11 +2,14 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import jupytext
 import nbformat
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
@@ -23,9 +26,25 @@ def need_site() -> Path:
 
 
 def pages() -> list[str]:
-    """Every page of the site but the redirect at its root; one made-up name if there is no site, so that tests fail."""
-    found = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html") if "_static" not in path.parts)
-    return [page for page in found if page != "index.html"] or ["(no site)"]
+    """Every page of the site but those that only lead to another; one made-up name if there is no site: tests fail."""
+    found = [path for path in SITE.rglob("*.html") if "_static" not in path.parts]
+    found = [path for path in found if 'http-equiv="Refresh"' not in path.read_text(encoding="utf-8")[:1000]]
+    return sorted(path.relative_to(SITE).as_posix() for path in found) or ["(no site)"]
+
+
+@cache
+def address() -> str:
+    """The address of the published site, or an empty string: as the build finds it."""
+    import repository
+    import sharing
+
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+    return sharing.address(settings["book_site_url"], repository.find(settings["book_repository"], ROOT))
+
+
+def base() -> str:
+    """The path where the published site begins: "/NAME/" or "/"."""
+    return urlsplit(address()).path or "/"
 
 
 def cells(path: Path, kind: str) -> list[str]:

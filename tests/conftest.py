@@ -13,7 +13,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 # Tests of the built site import the book's own extensions. Where the book's packages are not installed, leave them out.
-collect_ignore = [] if find_spec("docutils") else ["test_site.py", "test_pages.py"]
+collect_ignore = [] if find_spec("docutils") else ["test_site.py", "test_pages.py", "test_sharing.py"]
 
 # The same examples on every run: a failure can be repeated, and CI does not fail by chance.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50, database=None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from built import need_site, pages
+from built import base, need_site, pages
 from playwright.sync_api import Page, TimeoutError, sync_playwright
 
 pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
@@ -138,6 +138,10 @@ def need_browser() -> str:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    def translate_path(self, path: str) -> str:
+        """Where the file is; the page for addresses that lead nowhere names all by the published site's path."""
+        return super().translate_path("/" + path.removeprefix(base()))
+
     def log_message(self, format: str, *args: object) -> None:
         pass
 

@@ -31,7 +31,7 @@ def test_the_picture_is_of_this_model():
     from picture import PICTURE, SENTENCE, draw, signature
 
     drawn = PICTURE.read_text(encoding="utf-8")
-    assert drawn.endswith(signature()), "run python book/tools/picture.py"
+    assert drawn.endswith(f"<!-- {signature()} -->\n"), "run python book/tools/picture.py"
     for word in SENTENCE.rstrip(".").split():
         assert f">{word}</text>" in drawn
     again = draw()
