@@ -2,14 +2,17 @@
 
 import os
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import jupytext
 import nbformat
 import pytest
 from built import NOTEBOOKS, ROOT, SITE, cells, executed, need_site, printed, seconds, without_fences
-from execution import ALONE
+from execution import ALONE, THREADS
+from kernels import warm_kernels
 from nbclient import NotebookClient
 
 CHAPTERS = [path for path in NOTEBOOKS if re.match(r"(0|10|11)", path.name)]
@@ -32,11 +35,16 @@ def headings(path: Path) -> list[tuple[int, str]]:
     return [(len(marks), words.strip()) for marks, words in re.findall(r"^(#+)\s+(.+)$", text, flags=re.MULTILINE)]
 
 
-def run(notebook: nbformat.NotebookNode, folder: Path, threads: int | None = None) -> nbformat.NotebookNode:
+@pytest.fixture(scope="module")
+def two_threads() -> Iterator[None]:
+    """Kernels that compute with two threads, which do not keep a busy machine's cores waiting for one another."""
+    with mock.patch.dict(os.environ, dict.fromkeys(THREADS, "2") | {"OMP_WAIT_POLICY": "passive"}), warm_kernels():
+        yield
+
+
+def run(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
     """Execute a notebook on a fresh kernel in an empty folder, with nothing but the package in reach."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    if threads:
-        environment |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     client = NotebookClient(
         notebook,
         timeout=120,
@@ -108,6 +116,18 @@ def test_was_executed_in_silence(path: Path) -> None:
 
 @pytest.mark.book
 @pytest.mark.slow
+@pytest.mark.parametrize("name", RUN_AS_DOWNLOADED)
+def test_downloaded_notebook_runs_as_it_is(name: str, tmp_path: Path) -> None:
+    need_site()
+    notebook = nbformat.read(SITE / "notebooks" / f"{name}.ipynb", as_version=4)
+    del notebook.cells[0]  # it installs the package, which is in reach here
+    finished = run(notebook, tmp_path)
+    assert any(cell.outputs for cell in finished.cells if cell.cell_type == "code")
+
+
+@pytest.mark.book
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_threads")
 @each_notebook
 def test_prints_the_same_on_two_threads(path: Path, tmp_path: Path) -> None:
     built = executed(path.stem)
@@ -117,17 +137,6 @@ def test_prints_the_same_on_two_threads(path: Path, tmp_path: Path) -> None:
     for cell in again.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-    again = run(again, tmp_path, threads=2)
+    again = run(again, tmp_path)
     for before, after, source in zip(printed(built), printed(again), cells(path, "code"), strict=True):
         assert after == before, f"{path.name}: printed digits depend on the number of threads in the cell\n{source}"
-
-
-@pytest.mark.book
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUN_AS_DOWNLOADED)
-def test_downloaded_notebook_runs_as_it_is(name: str, tmp_path: Path) -> None:
-    need_site()
-    notebook = nbformat.read(SITE / "notebooks" / f"{name}.ipynb", as_version=4)
-    del notebook.cells[0]  # it installs the package, which is in reach here
-    finished = run(notebook, tmp_path)
-    assert any(cell.outputs for cell in finished.cells if cell.cell_type == "code")
