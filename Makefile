@@ -9,14 +9,17 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PICTURE := book/_static/attention.svg
+PDF := _build/book.pdf
 
 .DEFAULT_GOAL := help
-.PHONY: help book test export lint serve clean distclean
+.PHONY: help book test pdf links export lint serve clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make book    build the book into _build/html (the first time it also makes $(VENV) and installs into it)"
 	@echo "make test    build the book, then run every test"
+	@echo "make pdf     build the book, then print it into $(PDF) with Chromium"
+	@echo "make links   build the book, then ask for every external address in it (needs the network; no test)"
 	@echo "make export  write transformer/ from notebooks/"
 	@echo "make lint    ruff and mypy"
 	@echo "make serve   serve the book on localhost:$(PORT); export and build again whenever a file is saved"
@@ -42,7 +45,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 export: $(INSTALLED)
 	$(RUN) book/tools/export.py
 
-# The chart on the README and the front page, drawn anew when the shipped model has changed.
+# The chart on the README and the front page, and the card of shared links, drawn anew when the model has changed.
 $(PICTURE): book/tools/picture.py $(wildcard transformer/pretrained/*) | export
 	$(RUN) book/tools/picture.py
 
@@ -57,6 +60,12 @@ lint: export
 
 test: lint book
 	$(RUN) -m pytest $(PYTEST_OPTIONS)
+
+pdf: book
+	$(RUN) book/tools/pdf.py --output $(PDF)
+
+links: book
+	$(RUN) book/tools/check_links.py
 
 serve: $(INSTALLED)
 	$(RUN) book/tools/serve.py --port $(PORT)
