@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import built
@@ -101,6 +102,14 @@ def test_with_an_address_all_is_absolute() -> None:
     assert (ROOT / "book" / sharing.PICTURE).is_file()
     assert {"og:type", "og:title", "og:description", "og:image:alt", "og:image:width", "og:image:height"} <= set(found)
     assert soup.select_one("meta[name='twitter:card']")["content"] == "summary_large_image"
+
+
+@pytest.mark.parametrize(("site", "expected"), [("", []), ("https://x.org/b/", ["https://x.org/b/book.pdf"])])
+def test_the_pdf_is_offered_where_it_is_published(site: str, expected: list[str]) -> None:
+    app = SimpleNamespace(config=SimpleNamespace(book_site_url=site))
+    context = {"header_buttons": [{"label": "other", "buttons": []}, {"label": "download-buttons", "buttons": []}]}
+    sharing.offer_pdf(app, "a", "", context, None)
+    assert [[button["url"] for button in group["buttons"]] for group in context["header_buttons"]] == [[], expected]
 
 
 def test_the_site_map_lists_the_pages() -> None:

@@ -13,7 +13,7 @@ import yaml
 from docutils import nodes
 
 PICTURE, WIDTH, HEIGHT = "_static/card.png", 1200, 630  # drawn by book/tools/picture.py
-ICON = "_static/favicon.png"
+ICON, PDF = "_static/favicon.png", "book.pdf"
 ALT = "A map of attention: each German word written looks at the English word it translates"
 LONGEST = 160  # characters of a description that search engines show
 HIDDEN = ("search", "404")  # pages that no search engine need show
@@ -94,6 +94,22 @@ def head(app, pagename, templatename, context, doctree):
         context["pageurl"] = ""
         own += '\n<meta name="robots" content="noindex" />'
     context["metatags"] = context.get("metatags", "") + own
+
+
+def offer_pdf(app, pagename, templatename, context, doctree):
+    """Offer the whole book, printed, for download: it is published with the site (see `make pdf`)."""
+    for group in context.get("header_buttons", []):
+        if group.get("label") == "download-buttons" and app.config.book_site_url:
+            group["buttons"].append(
+                {
+                    "type": "link",
+                    "url": app.config.book_site_url + PDF,
+                    "text": "whole book",
+                    "icon": "fas fa-file-pdf",
+                    "tooltip": "Download the whole book as a PDF",
+                    "label": "download-book-button",
+                }
+            )
 
 
 def contents(app) -> str:
@@ -187,5 +203,6 @@ def setup(app):
     app.connect("config-inited", configure, priority=200)  # after repository.py
     app.connect("html-collect-pages", not_found)
     app.connect("html-page-context", head)
+    app.connect("html-page-context", offer_pdf, priority=950)  # after the theme's own buttons
     app.connect("build-finished", write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
