@@ -1,6 +1,7 @@
 """Every built page, opened in Chromium: nothing is fetched from elsewhere, fails, is too wide or hard to read."""
 
 import functools
+import gzip
 import http.server
 import os
 import shutil
@@ -9,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from built import base, need_site, pages
-from playwright.sync_api import Page, TimeoutError, sync_playwright
+from playwright.sync_api import BrowserContext, Page, TimeoutError, sync_playwright
 
 pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
 
@@ -22,6 +24,11 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 PHONE, DESK = {"width": 360, "height": 780}, {"width": 1280, "height": 900}
 READABLE = 4.5  # contrast of text to what is behind it
+
+# Bytes on their way, with text compressed as web servers do it.
+FIRST_VISIT, LATER_VISIT, PAGE_ALONE = 1_500_000, 300_000, 300_000
+TEXT = {".css", ".html", ".js", ".json", ".svg", ".txt", ".xml"}
+FIRST_CHAPTER = "notebooks/03_2_1_scaled_dot_product_attention.html"  # has mathematics and charts
 
 SETTLED = """async () => {
   await window.MathJax?.startup?.promise;
@@ -171,6 +178,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 class Visit:
     """What was seen on a page."""
 
+    asked: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
@@ -188,7 +196,7 @@ def visit(page: Page, base: str, name: str) -> Visit:
     """Open a page, look at it in the light, in the dark and on a phone, and move its controls."""
     seen = Visit()
     ours = (base, "data:", "blob:")
-    page.on("request", lambda r: None if r.url.startswith(ours) else seen.elsewhere.append(r.url))
+    page.on("request", lambda r: (seen.asked if r.url.startswith(ours) else seen.elsewhere).append(r.url))
     page.on("requestfailed", lambda r: seen.failed.append(f"{r.url}: {r.failure}"))
     page.on("response", lambda r: seen.failed.append(f"{r.url}: {r.status}") if r.status >= 400 else None)
     page.on("console", lambda m: seen.console.append(m.text) if m.type in ("error", "warning") else None)
@@ -218,31 +226,53 @@ def visit(page: Page, base: str, name: str) -> Visit:
 
 
 @pytest.fixture(scope="module")
-def look() -> Iterator[Callable[[str], Visit]]:
-    """A function that visits a page of the site once and remembers what it saw."""
-    path = need_browser()
+def server() -> Iterator[str]:
+    """The address of the site, served from this machine."""
     site: Path = need_site()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    base = f"http://127.0.0.1:{server.server_port}/"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        context = browser.new_context()
-
-        @functools.cache
-        def once(name: str) -> Visit:
-            page = context.new_page()
-            try:
-                return visit(page, base, name)
-            finally:
-                page.close()
-
-        yield once
-        browser.close()
+    yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[BrowserContext]:
+    path = need_browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser.new_context()
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def look(server: str, context: BrowserContext) -> Callable[[str], Visit]:
+    """A function that visits a page of the site once and remembers what it saw."""
+
+    @functools.cache
+    def once(name: str) -> Visit:
+        page = context.new_page()
+        try:
+            return visit(page, server, name)
+        finally:
+            page.close()
+
+    return once
+
+
+@functools.cache
+def weight(path: Path) -> int:
+    """Bytes of a file on its way."""
+    data = path.read_bytes()
+    return len(gzip.compress(data, 6)) if path.suffix in TEXT else len(data)
+
+
+def files(asked: list[str]) -> set[Path]:
+    """The site's files that were asked for."""
+    paths = {urlsplit(url).path.lstrip("/") for url in asked if url.startswith("http")}
+    return {path for path in (need_site() / unquote(name) for name in paths) if path.is_file()}
 
 
 each_page = pytest.mark.parametrize("page", pages())
@@ -292,3 +322,28 @@ def test_charts_draw_and_react(look, page: str) -> None:
 
 def test_some_chart_has_a_control(look) -> None:
     assert any(look(page).alive for page in pages()), "no page has a chart that reacts to a drop-down list or slider"
+
+
+@each_page
+def test_weighs_little(look, page: str) -> None:
+    asked = files(look(page).asked)
+    known = files(look(FIRST_CHAPTER).asked)
+    assert weight(need_site() / page) <= PAGE_ALONE
+    assert sum(map(weight, asked)) <= FIRST_VISIT, sorted(asked, key=weight)[-5:]
+    assert sum(map(weight, asked - known)) <= LATER_VISIT or page == FIRST_CHAPTER
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [(FIRST_CHAPTER, "**/vega.js"), (FIRST_CHAPTER, "**/mathjax/**"), ("book/index.html", "**/model.js")],
+)
+def test_the_page_is_painted_before_the_large_files_come(context, server: str, name: str, held: str) -> None:
+    page = context.new_page()
+    try:
+        page.route(held, lambda route: None)  # it never comes
+        page.goto(server + name, wait_until="commit")
+        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+        assert page.locator("main h1").is_visible()
+        assert page.locator("main p").first.is_visible()
+    finally:
+        page.close()

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.book
 each_page = pytest.mark.parametrize("page", pages())
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 CHART_LIMIT = 150_000  # bytes of one chart's specification with its data
+SITE_LIMIT = 40_000_000  # bytes of all files
 
 
 @cache
@@ -180,6 +181,19 @@ def test_charts_are_small_named_and_explained(page: str) -> None:
         beside = [cell.find_next_sibling(), cell.find_previous_sibling()]
         words = [" ".join(tag.get_text().split()) for tag in beside if tag and tag.name in ("p", "ul", "ol", "section")]
         assert any(len(text) >= 40 for text in words), f"{name}: say beside the chart what to see"
+
+
+def test_the_site_is_small() -> None:
+    sizes = {path: path.stat().st_size for path in need_site().rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < SITE_LIMIT, sorted(sizes, key=sizes.__getitem__)[-5:]
+
+
+@each_page
+def test_every_icon_has_its_rule(page: str) -> None:
+    rules = (need_site() / "_static" / "icons.css").read_text(encoding="utf-8")
+    icons = {name for tag in parsed(page).select("[class*=fa-]") for name in tag["class"] if name.startswith("fa-")}
+    missing = {name for name in icons - {"fa-solid", "fa-brands", "fa-lg"} if f".{name} {{" not in rules}
+    assert not missing, "add them to USED in book/_ext/icons.py"
 
 
 def test_the_site_brings_the_vega_lite_of_its_charts() -> None:

@@ -44,7 +44,6 @@ def collect(app, doctree):
 
 def scripts(app, pagename, templatename, context, doctree):
     if 'class="chart"' in context.get("body", ""):
-        app.add_js_file("vega.js", loading_method="defer")
         app.add_js_file("charts.js", loading_method="defer")
 
 

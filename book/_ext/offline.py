@@ -7,13 +7,13 @@ from pathlib import Path
 import vl_convert
 from altair.vegalite.v6.display import VEGALITE_VERSION
 
-MATHJAX = ["tex-chtml-full.js", "output/chtml/fonts/woff-v2"]  # 1.7 MB of 24
+MATHJAX = ["tex-chtml.js", "output/chtml/fonts/woff-v2"]  # 1.5 MB of 24
 
 
 def gather(app, config):
     """Write Vega and MathJax to ``_build/offline`` and let Sphinx copy them."""
     static = Path(app.outdir).parent / "offline"
-    made_of = f"vega-lite {VEGALITE_VERSION}, vl-convert {vl_convert.__version__}\n"
+    made_of = f"vega-lite {VEGALITE_VERSION}, vl-convert {vl_convert.__version__}, MathJax {MATHJAX}\n"
     stamp = static / "mathjax" / "made-of.txt"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_of:
         shutil.rmtree(static, ignore_errors=True)
@@ -30,11 +30,13 @@ def gather(app, config):
     config.mathjax_path = "mathjax/" + MATHJAX[0]
 
 
-def without_thebe(app, pagename, templatename, context, doctree):
-    """Drop the scripts and styles of Thebe, which wants a server and is not used."""
+def only_what_is_used(app, pagename, templatename, context, doctree):
+    """Drop Thebe, which wants a server, and MathJax where there is no mathematics."""
+    unused = ["thebe"] if 'class="math' in context.get("body", "") else ["thebe", "mathjax"]
 
     def wanted(asset) -> bool:
-        return "thebe" not in f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', '')}"
+        name = f"{getattr(asset, 'filename', asset)} {getattr(asset, 'attributes', '')}".lower()
+        return not any(part in name for part in unused)
 
     for kind in ("script_files", "css_files"):
         context[kind] = [asset for asset in dict.fromkeys(context[kind]) if wanted(asset)]
@@ -42,5 +44,5 @@ def without_thebe(app, pagename, templatename, context, doctree):
 
 def setup(app):
     app.connect("config-inited", gather)
-    app.connect("html-page-context", without_thebe, priority=900)
+    app.connect("html-page-context", only_what_is_used, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,5 @@
-// Draw every chart of the page with the Vega that the site brings, in the page's colours (see book.css).
+// Draw every chart of the page with the Vega that the site brings, in the page's colours (see book.css). Vega is large,
+// so it is fetched when the page itself is there and painted.
 // Colours are `currentColor`, so a switch between light and dark needs no redrawing.
 const ink = "currentColor";
 const config = {
@@ -46,4 +47,14 @@ function name(place, target, spec) {
   });
 }
 
-document.querySelectorAll("div.chart").forEach(draw);
+const vega = new URL("vega.js", document.currentScript.src);
+
+function drawAll() {
+  const script = document.createElement("script");
+  script.src = vega;
+  script.onload = () => document.querySelectorAll("div.chart").forEach(draw);
+  document.head.append(script);
+}
+
+if (document.readyState === "complete") drawAll();
+else addEventListener("load", drawAll);
