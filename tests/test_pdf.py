@@ -20,6 +20,15 @@ WIDE = """() => [...document.querySelectorAll("main *, article *")]
   .filter((element) => element.getBoundingClientRect().right > innerWidth + 1)
   .map((element) => `${element.tagName}.${element.className}: ${element.textContent.trim().slice(0, 60)}`)"""
 
+# Links to places that are not there, and ids that are there twice.
+LOST = """() => {
+  const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+  const links = [...document.querySelectorAll("a[href^='#']:not(.vega-actions *)")];
+  const [known, twice] = [new Set(), []];
+  for (const id of ids) (known.has(id) ? twice.push(id) : known.add(id));
+  return [...twice, ...links.map((link) => decodeURIComponent(link.hash.slice(1))).filter((goal) => !known.has(goal))];
+}"""
+
 
 class Pdf:
     """Just enough of a reader for what Chromium writes: plain objects, compressed streams, two-byte glyphs."""
@@ -90,6 +99,7 @@ def printed(browser, tmp_path_factory: pytest.TempPathFactory) -> Pdf:
     page = browser.new_page()
     pdf.assemble(page, need_site(), pdf.only(CHAPTERS, pdf.parts(ROOT)))
     assert page.evaluate(WIDE) == []
+    assert page.evaluate(LOST) == []
     pdf.save(page, path)
     page.close()
     return Pdf(path)
@@ -194,7 +204,7 @@ def test_code_can_be_read_on_white(look) -> None:
 
 @in_browser
 def test_only_the_article_and_all_of_it(look) -> None:
-    seen = "(what) => [...document.querySelectorAll(what)].filter((e) => e.offsetHeight > 0).length"
+    seen = "(what) => [...document.querySelectorAll(what)].filter((e) => e.checkVisibility()).length"
     for what in ("#pst-primary-sidebar", ".bd-header-article", ".prev-next-footer", ".copybtn", ".vega-bindings"):
         assert look(seen, what) == 0, what
     assert look(seen, "article h1") == 1
