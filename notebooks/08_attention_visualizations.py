@@ -160,6 +160,36 @@ for weights in (*record.encoder, *record.decoder, *record.cross):
 assert all(attention.on_weights is None for attention in translator.model.modules() if hasattr(attention, "on_weights"))
 
 # %% [markdown]
+# ### One row, number by number
+#
+# Where a weight comes from, for one word and one head: the first encoder layer, its first head, and the word "king".
+# [Step through one attention](../book/one_attention.md) shows the same numbers, every row of them, and those of the other
+# layers and heads.
+
+# %%
+ids = translator.tokenizer.encode("The old king sees a small house.")
+src = make_batch([(ids, [])]).src
+model, king, d_k = translator.model, 2, 32
+attention = model.encoder.layers[0].self_attention
+with torch.inference_mode():
+    x = model.src_positions(model.embedding(src))  # (1, n, d_model)
+    queries, keys, values = (project(x)[0, :, :d_k] for project in (attention.w_q, attention.w_k, attention.w_v))
+    scores = queries[king] @ keys.T  # (n,)
+    scaled = scores / math.sqrt(d_k)
+    weights = scaled.softmax(dim=-1)
+    output = weights @ values  # (d_k,)
+    with record_attention(model) as record:
+        model.encode(src)
+shown = {"query": queries[king, :10], "scores": scores, "scaled": scaled, "weights": weights, "output": output[:10]}
+for name, numbers in shown.items():
+    print(f"{name:8}", *(f"{number:7.2f}" for number in numbers.tolist()))
+assert torch.allclose(weights, record.encoder[0][0, 0, king], atol=1e-5)
+
+# %% [markdown]
+# Of the query and the output only the first ten of 32 numbers are printed. The scores, their division by $\sqrt{32}$ and
+# the weights have one number for each of the ten tokens.
+
+# %% [markdown]
 # ## Tokens on both axes
 #
 # A chart of attention is worth nothing if its labels belong to another sentence. So weights and tokens travel together.

@@ -1,4 +1,4 @@
-"""The live translator: give its pages the scripts, and put the shipped model beside them, as a script itself.
+"""Pages with the shipped model in them: give them their scripts, and put the model beside these, as a script itself.
 
 A script can be loaded by a page that was opened from a folder, without a server; a data file cannot.
 """
@@ -7,8 +7,8 @@ import base64
 import json
 from pathlib import Path
 
-FILES = ("translator/transformer.js", "translator/page.js")
-MARK = 'class="live-translator"'
+SHARED = ("translator/transformer.js", "translator/parts.js")
+PAGES = {'class="live-translator"': "translator/page", 'class="live-steps"': "steps/steps"}  # mark: script and style
 
 
 def model_script(root: Path) -> str:
@@ -28,10 +28,10 @@ def model_script(root: Path) -> str:
 
 
 def scripts(app, pagename, templatename, context, doctree):
-    if MARK not in context.get("body", ""):
-        return
-    app.add_css_file("translator/page.css")
-    for file in FILES:
+    found = [name for mark, name in PAGES.items() if mark in context.get("body", "")]
+    for name in found:
+        app.add_css_file(f"{name}.css")
+    for file in (*SHARED, *(f"{name}.js" for name in found)) if found else ():
         app.add_js_file(file, loading_method="defer")
 
 

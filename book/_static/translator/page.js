@@ -6,63 +6,14 @@
 (() => {
 "use strict";
 
-const { BEGIN, END, Tokenizer, Transformer, readSafetensors, greedy, beam, headName } = LiveTransformer;
-const HERE = document.currentScript.src;
+const { END, greedy, beam, headName } = LiveTransformer;
+const { load, make, pieceName, shade, unknown } = LiveParts;
 const KINDS = {
   cross: "German looks at English (encoder–decoder attention)",
   decoder: "German looks at German (decoder self-attention)",
   encoder: "English looks at English (encoder self-attention)",
 };
-const VIRIDIS = ["440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"]
-  .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
-
-/* ------------------------------------------------------------------------------------------- small helpers */
-
-/** An element with attributes or properties, and children. */
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name in element && typeof value !== "string") element[name] = value;
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
 const percent = (weight) => `${Math.round(100 * weight)}`;
-
-/** Background and ink for a weight from 0 to 1, on the scale of all attention maps of the book. */
-function shade(weight) {
-  const place = weight * (VIRIDIS.length - 1), low = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  const color = VIRIDIS[low].map((c, i) => Math.round(c + (place - low) * (VIRIDIS[low + 1][i] - c)));
-  const [red, green, blue] = color.map((c) => (c / 255) ** 2.2);
-  const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179; // there black and white are equally easy to read
-  return `background: rgb(${color}); color: ${light ? "#000" : "#fff"}`;
-}
-
-/* ---------------------------------------------------------------------------------------------- the model */
-
-let loading = null;
-
-/** Fetch weights and pieces, once for all translators of a page. */
-function load() {
-  loading ??= new Promise((resolve, reject) => {
-    globalThis.liveTransformerModel = ({ config, pieces, words, weights }) => {
-      const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-      resolve({
-        model: new Transformer(readSafetensors(bytes.buffer), config), tokenizer: new Tokenizer(pieces), words: new Set(words),
-      });
-    };
-    const script = make("script", { src: new URL("model.js", HERE).href });
-    script.onerror = () => { loading = null; reject(new Error("the model could not be fetched")); };
-    document.head.append(script);
-  });
-  return loading;
-}
-
-/** The words of a sentence that the grammar does not have. */
-const unknown = (sentence, words) =>
-  [...new Set((sentence.match(/[\p{L}\p{N}'’-]+/gu) ?? []).filter((word) => !words.has(word.toLowerCase())))];
 
 /* ------------------------------------------------------------------------------------------ one translator */
 
@@ -98,7 +49,7 @@ class LiveTranslator {
 
   /** A link may carry a state: #live?say=…&kind=…&at=… */
   readAddress() {
-    const [name, query] = decodeURI(location.hash).split("?");
+    const [name, query] = location.hash.split("?");
     if (name !== "#live" || !query) return;
     const given = new URLSearchParams(query);
     this.input.value = given.get("say") ?? this.input.value;
@@ -142,7 +93,7 @@ class LiveTranslator {
     const source = [...tokenizer.encode(sentence), END], off = new Set(this.state.off), begun = performance.now();
     this.result = this.search.value === "greedy" ? greedy(model, source, off) : beam(model, source, { off });
     const time = performance.now() - begun;
-    const show = (id) => (id === END ? "(end)" : tokenizer.pieces[id].replaceAll("▁", " ").trim() || "␣");
+    const show = (id) => pieceName(tokenizer.pieces, id);
     this.source = source.map(show);
     this.written = this.result.steps.map((step) => show(step.id));
     this.german = tokenizer.decode(this.result.ids);
@@ -225,7 +176,7 @@ class LiveTranslator {
   nextPieces(at) {
     const pieces = this.tools.tokenizer.pieces, step = this.result.steps[at];
     const bars = step.best.slice(0, 8).map(([id, logP]) => {
-      const p = Math.exp(logP), name = id === END ? "(end)" : pieces[id].replaceAll("▁", " ");
+      const p = Math.exp(logP), name = pieceName(pieces, id);
       const bar = make("span", { class: "live-bar", style: `inline-size: ${(60 * p).toFixed(2)}%`, "aria-hidden": "true" });
       return make("li", id === step.id ? { class: "live-taken" } : {}, make("span", { class: "live-name", lang: "de" }, name), bar, ` ${(100 * p).toFixed(1)} %`);
     });

@@ -169,7 +169,9 @@ class Transformer {
         for (let i = from; i < from + width; i++) mixed[i] += scores[j] * value[i];
       });
     }
-    return { output: this.linear(mixed, `${name}.w_o`), weights };
+    const output = this.linear(mixed, `${name}.w_o`);
+    this.onAttend?.({ name, input: x, query, keys, values, mixed, output }); // for who wants to see inside
+    return { output, weights };
   }
 
   /** Read the source. `off` is a set of head names. Gives the memory and weights[layer][position][head]. */

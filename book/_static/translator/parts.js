@@ -1,0 +1,63 @@
+/* What the pages with the model in them share: elements, colours, and the model itself, fetched when first asked for. */
+
+const LiveParts = (() => {
+"use strict";
+
+const { BEGIN, END, Tokenizer, Transformer, readSafetensors } = LiveTransformer;
+const HERE = document.currentScript.src;
+const VIRIDIS = ["440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"]
+  .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+
+/** An element with attributes or properties, and children. */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name in element && typeof value !== "string") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+/** Background and ink for a weight from 0 to 1, on the scale of all attention maps of the book. */
+function shade(weight) {
+  const place = weight * (VIRIDIS.length - 1), low = Math.min(Math.floor(place), VIRIDIS.length - 2);
+  const color = VIRIDIS[low].map((c, i) => Math.round(c + (place - low) * (VIRIDIS[low + 1][i] - c)));
+  const [red, green, blue] = color.map((c) => (c / 255) ** 2.2);
+  const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179; // there black and white are equally easy to read
+  return `background: rgb(${color}); color: ${light ? "#000" : "#fff"}`;
+}
+
+/* ---------------------------------------------------------------------------------------------- the model */
+
+let loading = null;
+
+/** Fetch weights and pieces, once for all translators of a page. */
+function load() {
+  loading ??= new Promise((resolve, reject) => {
+    globalThis.liveTransformerModel = ({ config, pieces, words, weights }) => {
+      const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
+      resolve({
+        model: new Transformer(readSafetensors(bytes.buffer), config), tokenizer: new Tokenizer(pieces), words: new Set(words),
+      });
+    };
+    const script = make("script", { src: new URL("model.js", HERE).href });
+    script.onerror = () => { loading = null; reject(new Error("the model could not be fetched")); };
+    document.head.append(script);
+  });
+  return loading;
+}
+
+/** The words of a sentence that the grammar does not have. */
+const unknown = (sentence, words) =>
+  [...new Set((sentence.match(/[\p{L}\p{N}'’-]+/gu) ?? []).filter((word) => !words.has(word.toLowerCase())))];
+
+/** A piece as people read it: a dot marks one that goes on inside a word. */
+function pieceName(pieces, id) {
+  if (id === BEGIN || id === END) return id === END ? "(end)" : "(begin)";
+  const piece = pieces[id], text = piece.replaceAll("▁", " ").trim();
+  return text ? (piece.startsWith("▁") || !/[\p{L}\p{N}]/u.test(text) ? text : `·${text}`) : "␣";
+}
+
+return { load, make, pieceName, shade, unknown };
+})();
