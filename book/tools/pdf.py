@@ -23,15 +23,20 @@ SITE, PDF = ROOT / "_build/html", ROOT / "_build/book.pdf"
 HOST = "http://book.localhost/"  # nothing listens there: the files are handed to the browser
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
 OLDEST = 131  # the first Chromium that prints running heads and page numbers by @page rules
+CONFIGS = r"window\.MathJax = |const chartConfig = "  # how the settings of both begin
+SCRIPTS = r"(?:mathjax/[\w.-]+|vega|charts)\.js"
 MINUTES = 10 * 60_000.0
 WIDTH = 680  # of the text on A4 within the margins of print.css, in CSS pixels
 
 SETTLED = """async () => {
-  await window.MathJax.startup.promise;
+  await window.MathJax?.startup?.promise;
   await document.fonts.ready;
   await Promise.all([...document.images].map((image) => image.decode()));
   const waiting = () => document.querySelectorAll("div.chart:not([data-drawn])").length;
-  while (waiting()) await new Promise((go) => setTimeout(go, 50));
+  for (let tries = 0; waiting(); tries++) {
+    if (tries === 2400) throw new Error(`${waiting()} charts were not drawn within two minutes`);
+    await new Promise((go) => setTimeout(go, 50));
+  }
   for (const chart of document.querySelectorAll("svg.marks")) {  // one picture with a name, not a thousand marks
     chart.setAttribute("role", "img");
     for (const part of chart.children) part.setAttribute("aria-hidden", "true");
@@ -54,21 +59,31 @@ def only(wanted: list[str], book: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [part for part in kept if part["pages"]]
 
 
-def frame(site: Path, first: str) -> str:
-    """The document that the pages go into: the styles and settings of a page of the site, a title, the contents."""
-    page = (site / f"{first}.html").read_text(encoding="utf-8")
+def read(site: Path, page: str) -> str:
+    """The HTML of a page of the site."""
+    return (site / f"{page}.html").read_text(encoding="utf-8")
+
+
+def frame(site: Path, pages: list[str]) -> str:
+    """The document that the pages go into: styles and settings of the site, a title, the contents."""
     settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    styles = "".join(re.findall(r'<link [^>]*rel="stylesheet"[^>]*>', page)).replace("../", "/")
-    mathjax = re.search(r"<script>window\.MathJax = .*?</script>", page)
-    title, where = escape(settings["title"]), address(site, first)
+    styles = "".join(re.findall(r'<link [^>]*rel="stylesheet"[^>]*>', read(site, pages[0]))).replace("../", "/")
+    configs = [found for page in pages for found in re.findall(f"<script>(?:{CONFIGS}).*?</script>", read(site, page))]
+    title, where = escape(settings["title"]), address(site, pages[0])
     about = f"<p>{escape(settings['author'])}</p>{settings['html']['extra_footer']}"
     place = f'<p class="book-address"><a href="{where}">{where}</a></p>' if where else ""
     return f"""<!DOCTYPE html>
 <html lang="en" data-theme="light" data-mode="light"><head><meta charset="utf-8"><title>{title}</title>
-{styles}{mathjax[0] if mathjax else ""}</head>
+{styles}{"".join(dict.fromkeys(configs))}</head>
 <body class="printed-book"><div class="bd-content">
 <header><p class="book-title">{title}</p>{about}{place}</header>
 <nav><h1>Contents</h1></nav><main class="bd-main"></main></div></body></html>"""
+
+
+def scripts(site: Path, pages: list[str]) -> list[str]:
+    """What sets the mathematics and draws the charts of the pages."""
+    found = [name for page in pages for name in re.findall(rf'src="[./]*(_static/{SCRIPTS})[?"]', read(site, page))]
+    return list(dict.fromkeys(found))
 
 
 def hand_out(page: Page, site: Path, document: str) -> None:
@@ -88,25 +103,25 @@ def hand_out(page: Page, site: Path, document: str) -> None:
 
 def address(site: Path, page: str) -> str:
     """Where the site is published, as a page of it says, or an empty string."""
-    found = re.search(r'<link rel="canonical" href="([^"]*)"', (site / f"{page}.html").read_text(encoding="utf-8"))
+    found = re.search(r'<link rel="canonical" href="([^"]*)"', read(site, page))
     return found[1].removesuffix(f"{page}.html") if found else ""
 
 
 def assemble(page: Page, site: Path, book: list[dict[str, Any]]) -> None:
     """Make the browser's page the whole book, as it is to be printed."""
-    first = book[0]["pages"][0]
+    pages = [name for part in book for name in part["pages"]]
     failures: list[str] = []
     page.set_default_timeout(MINUTES)
     page.set_viewport_size({"width": WIDTH, "height": 1000})
     page.emulate_media(media="print", color_scheme="light")
     page.on("pageerror", lambda error: failures.append(str(error)))
     page.on("response", lambda got: failures.append(got.url) if got.status >= 400 else None)
-    hand_out(page, site, frame(site, first))
+    hand_out(page, site, frame(site, pages))
     page.goto(f"{HOST}print.html")
     combine = Path(__file__).with_name("combine.js").read_text(encoding="utf-8")
-    page.evaluate(combine, {"parts": book, "address": address(site, first)})
-    for script in ("mathjax/tex-chtml-full.js", "vega.js", "charts.js"):
-        page.add_script_tag(url=f"{HOST}_static/{script}")
+    page.evaluate(combine, {"parts": book, "address": address(site, pages[0])})
+    for script in scripts(site, pages):
+        page.add_script_tag(url=HOST + script)
     page.evaluate(SETTLED)
     if failures:
         sys.exit("the book was not printed:\n" + "\n".join(failures))
