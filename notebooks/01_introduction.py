@@ -169,6 +169,7 @@ chart = (
             scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
             legend=alt.Legend(orient="top", columns=2, labelLimit=0),
         ),
+        strokeDash=alt.StrokeDash("layer:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]][: len(COLOURS)])),
         tooltip=["layer:N", alt.Tooltip("n:Q", title="positions"), alt.Tooltip("ms:Q", title="milliseconds", format=".1f")],
     )
     .properties(title="Short sequences: attention is faster", width=262, height=230)
@@ -237,6 +238,7 @@ chart = (
             scale=alt.Scale(domain=["LSTM", "self-attention"], range=["#D55E00", "#0072B2"]),
             legend=alt.Legend(orient="top"),
         ),
+        strokeDash=alt.StrokeDash("layer:N", title=None, scale=alt.Scale(domain=["LSTM", "self-attention"], range=[[6, 3], [1, 0]])),
         tooltip=["layer:N", alt.Tooltip("n:Q", title="positions"), alt.Tooltip("ticks:Q", format=",")],
     )
     .add_params(p, batch)
@@ -372,6 +374,7 @@ chart = (
             scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
             legend=alt.Legend(orient="top"),
         ),
+        strokeDash=alt.StrokeDash("layer:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]][: len(COLOURS)])),
         tooltip=["layer:N", "distance:Q", alt.Tooltip("norm:Q", title="gradient norm", format=".1e")],
     )
     .add_params(gate)

@@ -379,6 +379,7 @@ chart = (
             scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
             legend=alt.Legend(orient="top", columns=2, labelLimit=0),
         ),
+        strokeDash=alt.StrokeDash("network:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]][: len(COLOURS)])),
         tooltip=["network:N", "distance:Q", "layers:Q"],
     )
     .add_params(kernel)

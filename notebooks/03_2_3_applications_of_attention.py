@@ -284,7 +284,7 @@ chart = (
         spacing=12,
     )
     .add_params(sentence, source_tokens, target_tokens)
-    .properties(title="Three uses, three masks: rows are queries, columns are keys")
+    .properties(title="Only the decoder's own mask hides later positions")
 )
 chart
 

@@ -724,6 +724,7 @@ chart = (
         x=alt.X("update:Q", title="update"),
         y=alt.Y("nats:Q", title="loss per token, in nats"),
         color=alt.Color("loss:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
+        strokeDash=alt.StrokeDash("loss:N", title=None),
         tooltip=["loss:N", "update:Q", alt.Tooltip("nats:Q", format=".3f")],
     )
     .properties(title="The smoothed loss cannot reach zero; the plain one can", width=420, height=240)

@@ -178,7 +178,7 @@ chart = (
     .properties(width=150, height=180)
     .facet(column=alt.Column("rule:N", sort=list(rules), title=None), spacing=15)
     .add_params(epsilon)
-    .properties(title="Three ways to spread ε over five tokens")
+    .properties(title="Every way of spreading ε leaves the true token ahead")
 )
 chart
 

@@ -238,6 +238,7 @@ chart = (
         x=alt.X("m:Q", title="tokens written, m"),
         y=alt.Y("positions:Q", title="decoder positions computed", scale=alt.Scale(type="log")),
         color=alt.Color("way:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
+        strokeDash=alt.StrokeDash("way:N", title=None),
         tooltip=["way:N", "m:Q", "positions:Q"],
     )
     .properties(title="At 100 tokens the cache saves 98 % of the decoder's positions", width=420, height=240)
@@ -667,25 +668,28 @@ alive = alt.Chart(alt.Data(values=values)).encode(
         scale=alt.Scale(domain=[0, len(winner) + 0.5], nice=False),
     ),
     y=alt.Y("rank:Q", title="rank", scale=alt.Scale(reverse=True, domain=[0.5, 5.5]), axis=alt.Axis(tickMinStep=1)),
-    color=alt.Color(
-        "fate:N",
-        title=None,
-        legend=alt.Legend(orient="bottom"),
-        scale=alt.Scale(
-            domain=["chosen", "lives on", "dropped", "ended"], range=["#0072B2", "#009E73", "#999999", "#D55E00"]
-        ),
-    ),
     tooltip=["so far:N", "token:N", "log P:Q", "rank:Q", "fate:N"],
+)
+fates, below = ["chosen", "lives on", "dropped", "ended"], alt.Legend(orient="bottom")
+fate = alt.Color(
+    "fate:N",
+    title=None,
+    legend=below,
+    scale=alt.Scale(domain=fates, range=["#0072B2", "#009E73", "#999999", "#D55E00"]),
+)
+sign = alt.Shape(
+    "fate:N", title=None, legend=below, scale=alt.Scale(domain=fates, range=["circle", "square", "cross", "diamond"])
 )
 lines = alive.mark_rule(opacity=0.7).encode(
     x="from_step:Q",
     x2="step:Q",
     y="from_rank:Q",
     y2="rank:Q",
+    color=fate,
     strokeWidth=alt.condition("datum.fate == 'chosen'", alt.value(3), alt.value(1)),
 )
 labels = alive.mark_text(fontSize=12, dy=-9, fontWeight="bold").encode(text="token:N")
-dots = alive.mark_circle(size=40, opacity=1)
+dots = alive.mark_point(filled=True, size=40, opacity=1).encode(color=fate, shape=sign)
 (lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=620, height=240)
 
 # %% [markdown]

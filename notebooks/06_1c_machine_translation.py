@@ -541,6 +541,7 @@ chart = (
         x=alt.X("update:Q", title="update"),
         y=alt.Y("perplexity:Q", title="perplexity per piece, held-out text", scale=alt.Scale(type="log")),
         color=alt.Color("corpus:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
+        strokeDash=alt.StrokeDash("corpus:N", title=None),
         tooltip=["corpus:N", "update:Q", alt.Tooltip("perplexity:Q", format=".2f")],
     )
     .properties(title="Recorded: real text is learned too, and stays less certain", width=420, height=240)

@@ -786,11 +786,13 @@ choice = alt.param(name="sentence", value=names_shown[0], bind=alt.binding_selec
 top = max(row["y"] for row in rows)
 x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
 y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.9, top + 0.4]))
+kinds = ["right", "wrong", "no phrase"]
 kind = alt.Color(
     "kind:N",
-    scale=alt.Scale(domain=["right", "wrong", "no phrase"], range=["#0072B2", "#D55E00", "#7a7f87"]),
+    scale=alt.Scale(domain=kinds, range=["#0072B2", "#D55E00", "#7a7f87"]),
     legend=alt.Legend(title=None, orient="top"),
 )
+shape = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=["circle", "diamond", "square"]), legend=alt.Legend(title=None, orient="top"))
 
 
 def panel(name):
@@ -799,8 +801,8 @@ def panel(name):
     phrases = base.transform_filter("datum.kind != 'word' && !isValid(datum.x2)")
     return alt.layer(
         base.transform_filter("isValid(datum.x2)").mark_rule(color="#7a7f87", opacity=0.5).encode(x, y, x2="x2:Q", y2="y2:Q"),
-        phrases.mark_circle(size=420, opacity=0.16).encode(x, y, color=kind),
-        phrases.mark_text(fontWeight="bold").encode(x, y, text="text:N", color=kind),
+        phrases.mark_point(filled=True, size=420, opacity=0.3).encode(x, y, color=kind, shape=shape),
+        phrases.mark_text(fontWeight="bold").encode(x, y, text="text:N"),
         words.encode(x, y, text="text:N"),
     ).properties(width=400, height=230, title=name)
 

@@ -692,6 +692,7 @@ chart = (
         x=alt.X("update:Q", title="update"),
         y=alt.Y("nats:Q", title="nats per target token", scale=alt.Scale(zero=False)),
         color=alt.Color("curve:N", title=None, scale=alt.Scale(range=["#0072B2", "#E69F00"])),
+        strokeDash=alt.StrokeDash("curve:N", title=None),
         tooltip=["curve:N", "update:Q", alt.Tooltip("nats:Q", format=".2f")],
     )
     .properties(title="Toy: the first phases of the table, in small", width=420, height=220)

@@ -511,8 +511,8 @@ def grid(pair, name):
         alt.Chart(alt.Data(values=cells))
         .mark_rect(stroke="#888888", strokeWidth=0.3)
         .encode(
-            x=alt.X("s:O", title=None, scale=alt.Scale(domain=list(range(n))), axis=alt.Axis(labelExpr=f"{name}_en[datum.value]", labelAngle=-90, orient="top", **labels)),
-            y=alt.Y("t:O", title=None, scale=alt.Scale(domain=list(range(m))), axis=alt.Axis(labelExpr=f"{name}_de[datum.value]", **labels)),
+            x=alt.X("s:O", title="English word", scale=alt.Scale(domain=list(range(n))), axis=alt.Axis(labelExpr=f"{name}_en[datum.value]", labelAngle=-90, orient="top", **labels)),
+            y=alt.Y("t:O", title="German word", scale=alt.Scale(domain=list(range(m))), axis=alt.Axis(labelExpr=f"{name}_de[datum.value]", **labels)),
             color=alt.Color(
                 "link:N",
                 scale=alt.Scale(domain=["translates", "what it means"], range=["#0072B2", "#E69F00"]),
@@ -528,7 +528,7 @@ def grid(pair, name):
 
 
 chart = alt.hconcat(grid(tired, "tired"), grid(wide, "wide"), spacing=10).properties(
-    title="German words (rows) and the English words that they translate (columns)"
+    title="Links leave the diagonal, and “it” finds another noun"
 )
 chart
 

@@ -1,19 +1,7 @@
 // Draw every chart of the page with the Vega that the site brings, in the page's colours (see book.css). Vega is large,
 // so it is fetched when the page itself is there and painted.
-// Colours are `currentColor`, so a switch between light and dark needs no redrawing.
-const ink = "currentColor";
-const config = {
-  background: "transparent",
-  font: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
-  axis: { labelColor: ink, titleColor: ink, tickColor: ink, domainColor: ink, gridColor: ink, gridOpacity: 0.15 },
-  legend: { labelColor: ink, titleColor: ink },
-  title: { color: ink, subtitleColor: ink },
-  header: { labelColor: ink, titleColor: ink },
-  text: { color: ink },
-  rule: { color: ink },
-  view: { stroke: ink, strokeOpacity: 0.25 },
-};
-
+// Their look, `chartConfig`, is that of the pages that `transformer attention` writes (see book/_ext/charts.py). Its
+// colours are `currentColor`, so a switch between light and dark needs no redrawing.
 async function draw(place) {
   const spec = JSON.parse(place.querySelector("script").textContent);
   const target = document.createElement("div");
@@ -22,7 +10,7 @@ async function draw(place) {
     const { view } = await vegaEmbed(target, spec, {
       mode: "vega-lite",
       renderer: "svg",
-      config,
+      config: chartConfig,
       actions: { export: true, source: false, compiled: false, editor: false },
     });
     name(place, target, spec);
@@ -34,9 +22,9 @@ async function draw(place) {
   }
 }
 
-// Vega names the picture by the chart's description; its menu, its controls and the scrolling box need names too.
+// Vega names the picture by the chart's description; the box has its title for a name; its menu, its controls and the scrolling box need names too.
 function name(place, target, spec) {
-  const label = spec.description || "chart";
+  const label = place.dataset.title || spec.description;
   place.setAttribute("role", "group");
   place.setAttribute("aria-label", label);
   place.tabIndex = 0;
