@@ -699,6 +699,8 @@ print("naive:", naive.tolist())
 print("ours: ", careful.tolist())
 
 # %% [markdown]
+# The same steps with a trained model's numbers, each cell with the sum that made it: [Step through one attention](../book/one_attention.md).
+#
 # ## What we now know
 #
 # - Attention is a soft dictionary lookup: two matrix products with a softmax between them. By hand and by code: 0.4011, 0.1978, 0.4011 and an output of (3, 4).

@@ -644,6 +644,8 @@ assert round(saved / 1e6) == 65 - 58
 #
 # **Dropout on the weights** can be turned on with `attention_dropout`. The paper does not have it.
 #
+# [Step through one attention](../book/one_attention.md) shows the projections, the heads side by side and $W^O$ with a trained model's numbers.
+#
 # ## What we now know
 #
 # - $h$ small projections are one big one, exactly; and the output is a sum of one contribution per head.

@@ -152,6 +152,9 @@ def test_the_keyboard_walks(page: Page) -> None:
             break
     assert page.locator("[aria-current='step']").inner_text() == "12 Output"
     assert page.evaluate("document.activeElement.textContent") == "12 Output"
+    for key, step in [("ArrowRight", "12 Output"), ("ArrowLeft", "11 Heads side by side")]:
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.textContent") == step
 
 
 def test_a_link_shows_what_it_says(page: Page) -> None:

@@ -221,22 +221,28 @@ class Stepper {
       button.addEventListener("click", () => { state.step = i; this.draw(); this.body.querySelector("[aria-current]").focus(); });
       return make("li", {}, button);
     });
+    const nav = make("nav", { "aria-label": "Steps" }, make("ol", { class: "steps-list" }, ...list));
+    nav.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (by) { event.preventDefault(); this.turn(by); }
+    });
     this.table = this.matrix(step);
     this.zoom = make("div", { class: "steps-zoom" });
     this.says = make("p", { "aria-live": "polite" });
     this.body.replaceChildren(
-      make("nav", { "aria-label": "Steps" }, make("ol", { class: "steps-list" }, ...list)),
+      nav,
       make("div", { class: "steps-turn" }, turn("← Previous", -1), make("h2", { class: "steps-title" }, `${state.step + 1} ${step.title}`), turn("Next →", 1)),
       make("p", { class: "steps-formula" }, make("code", {}, step.formula)), make("p", {}, step.text),
       make("div", { class: "steps-scroll" }, this.table), this.says, this.zoom);
     this.pick(Math.min(state.row, step.rows.length - 1), Math.min(state.column, step.columns.length - 1));
   }
 
+  /** Go on or back; the focus stays on the button of that name, or on the list where there is none to press. */
   turn(by, words) {
     this.state.step = Math.max(0, Math.min(this.state.step + by, this.steps.length - 1));
     this.draw();
     const button = [...this.body.querySelectorAll(".steps-turn button")].find((one) => one.textContent === words);
-    (button.disabled ? this.body.querySelector("[aria-current]") : button).focus();
+    (button && !button.disabled ? button : this.body.querySelector("[aria-current]")).focus();
   }
 
   /** The step's numbers as a grid: one cell can be reached with the Tab key, the arrow keys move on from there. */
