@@ -398,7 +398,7 @@ lines = (
         tooltip=["layer:N", "n:Q", alt.Tooltip("ms:Q", format=".3g")],
     )
 )
-words = {"color": "#7a7f87", "align": "left", "dx": 4}
+words = {"align": "left", "dx": 4}
 rules = alt.Chart(alt.Data(values=marks)).transform_filter(f"datum.batch == {chosen.name}").encode(x=x_axis)
 chart = alt.layer(
     lines,

@@ -160,18 +160,13 @@ true, other, padding = (
     " : ".join(f"datum.rule == '{rule}' ? {rules[rule][part]}" for rule in rules) + " : 0" for part in range(3)
 )
 tokens = ["<pad>", "true", "b", "c", "d"]
-bars = (
-    alt.Chart()
-    .mark_bar()
-    .encode(
-        x=alt.X("token:N", sort=tokens, title=None, axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("q:Q", title="target probability", scale=alt.Scale(domain=[0, 1])),
-        color=alt.Color("rule:N", legend=None, scale=alt.Scale(domain=list(rules), range=["#0072B2", "#E69F00", "#009E73"])),
-    )
+places = alt.Chart().encode(
+    x=alt.X("token:N", sort=tokens, title=None, axis=alt.Axis(labelAngle=0)),
+    y=alt.Y("q:Q", title="target probability", scale=alt.Scale(domain=[0, 1])),
 )
-numbers = bars.mark_text(baseline="bottom", dy=-3).encode(
-    text=alt.Text("q:Q", format=".3f"), color=alt.ColorValue("#7a7f87")
-)
+colour = alt.Color("rule:N", legend=None, scale=alt.Scale(domain=list(rules), range=["#0072B2", "#E69F00", "#009E73"]))
+bars = places.mark_bar().encode(color=colour)
+numbers = places.mark_text(baseline="bottom", dy=-3).encode(text=alt.Text("q:Q", format=".3f"))
 chart = (
     alt.layer(bars, numbers, data=alt.Data(values=[{"rule": rule, "token": token} for rule in rules for token in tokens]))
     .transform_calculate(q=f"datum.token == 'true' ? ({true}) : datum.token == '<pad>' ? ({padding}) : ({other})")

@@ -48,7 +48,8 @@ CONTRAST = """() => {
   };
   let worst = [21, ""];
   const parts = ["axis-label", "axis-title", "title-text", "title-subtitle", "legend-label", "legend-title"];
-  const texts = [...parts.map((part) => `.chart .role-${part} text`), ".highlight pre", ".highlight span"];
+  const texts = [...parts.map((part) => `.chart .role-${part} text`), ".chart .mark-text text"];
+  texts.push(".highlight pre", ".highlight span");
   for (const text of document.querySelectorAll(texts.join(","))) {
     const style = getComputedStyle(text), chart = text.closest(".chart");
     let box = chart ?? text, behind = [255, 255, 255, 1];
@@ -58,6 +59,16 @@ CONTRAST = """() => {
       box = box.parentElement;
     }
     if (!text.textContent.trim() || style.fillOpacity === "0" || style.opacity === "0") continue;
+    // Words on a cell or a bar lie on its colour: the last one drawn below their middle.
+    if (text.closest(".mark-text")) {
+      const { left, right, top, bottom } = text.getBoundingClientRect(), x = (left + right) / 2, y = (top + bottom) / 2;
+      for (const path of chart.querySelectorAll(".mark-rect path")) {
+        const cell = path.getBoundingClientRect(), { fill, fillOpacity, opacity } = getComputedStyle(path);
+        if (fill === "none" || x < cell.left || x > cell.right || y < cell.top || y > cell.bottom) continue;
+        const colour = rgba(fill);
+        behind = [...over([...colour.slice(0, 3), colour[3] * fillOpacity * opacity], behind), 1];
+      }
+    }
     const ink = rgba(chart ? style.fill : style.color);
     if (chart) ink[3] *= style.fillOpacity * style.opacity;
     const [a, b] = [light(over(ink, behind)), light(behind)];
