@@ -148,12 +148,18 @@ def test_marian_computes_what_we_compute(model, batch):
     model.eval()
 
 
+def test_joey_computes_what_we_compute(model, batch):
+    needs("joeynmt")
+    theirs, real = peers.to_joey(model), batch.tgt_in != 0
+    logits = theirs(batch.src, batch.tgt_in)
+    torch.testing.assert_close(logits[real], model(batch.src, batch.tgt_in)[real], rtol=1e-3, atol=1e-3)  # another ε
+    assert sum(p.numel() for p in theirs.parameters()) == sum(p.numel() for p in model.parameters())
+
+
 def test_ctranslate2_computes_what_we_compute(model, batch, tmp_path):
     needs("ctranslate2")
-    from ctranslate2 import Translator
-
     peers.to_ctranslate2(model, tmp_path)
-    theirs = Translator(str(tmp_path), compute_type="float32")
+    theirs = pytest.importorskip("ctranslate2").Translator(str(tmp_path), compute_type="float32")
     for source, target, read in zip(batch.src.tolist(), batch.tgt_out, batch.tgt_in, strict=True):
         source = [i for i in source if i]
         target, read = target[target != 0], read[read != 0]

@@ -76,6 +76,7 @@ def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str,
     seconds = take_turns({name: kept(name) for name in outputs}, range(len(contest.items)), rounds, pause)
     result: dict[str, Any] = {
         "rounds": rounds,
+        "threads": torch.get_num_threads(),
         "items": len(contest.items),
         "seconds": {name: round(fastest(times), 4) for name, times in seconds.items()},
         "ratios": compare(seconds),

@@ -5,6 +5,7 @@
   fastest way; it never makes attention weights to return.
 - `to_marian`: Hugging Face's `MarianMTModel` with its fused attention. Its sinusoids stand in another order, so its
   frozen table gets ours; it begins with our begin token; no token is forced or forbidden.
+- `to_joey`: Joey NMT's encoder and decoder, post-norm, with its tied embeddings; its normalizations have ε = 1e-6.
 - `to_ctranslate2`: a CTranslate2 model directory in float32: post-norm, tied output without bias, embeddings times
   √d_model, our sinusoids as its table. Tokens are the ids, written as text.
 
@@ -13,8 +14,8 @@ pieces), and "tiny" for tests. Small works on lengths of Multi30k, base on those
 
 Dropout, at rate P: ours and Marian have it where the paper has it, on the sum of embeddings and positions and on the
 output of each sub-layer; Marian's options for attention weights and the inner feed-forward layer stay at their default
-of 0. `torch.nn.Transformer` has one option for all: it drops attention weights and the inner layer, too. So the
-comparison is made at P = 0 as well, where nobody draws anything.
+of 0. `torch.nn.Transformer` and Joey NMT have one option for all: they drop attention weights and the inner layer, too.
+So the comparison is made at P = 0 as well, where nobody draws anything.
 """
 
 from pathlib import Path
@@ -130,7 +131,7 @@ def to_marian(model: Transformer) -> Any:
     sizes: dict[str, Any] = {f"{side}_layers": config.n_layers for side in sides}
     sizes |= {f"{side}_attention_heads": config.n_heads for side in sides}
     sizes |= {f"{side}_ffn_dim": config.d_ff for side in sides}
-    theirs = MarianMTModel(
+    theirs: Any = MarianMTModel(
         MarianConfig(
             vocab_size=config.src_vocab_size,
             d_model=config.d_model,
@@ -173,6 +174,51 @@ def _for_marian(model: Transformer) -> dict[str, Tensor]:
         for i in (1, 2):
             copy(f"{layer}.fc{i}", f"{layer}.feed_forward.w_{i}")
         copy(f"{layer}.final_layer_norm", f"{layer}.feed_forward_block.norm")
+    return theirs
+
+
+def to_joey(model: Transformer) -> nn.Module:
+    """Joey NMT's model with our weights: its own parts, put together as its `Model` does, without its vocabularies."""
+    from joeynmt.decoders import TransformerDecoder
+    from joeynmt.embeddings import Embeddings
+    from joeynmt.encoders import TransformerEncoder
+
+    config = model.config
+    sizes: dict[str, Any] = {"num_layers": config.n_layers, "num_heads": config.n_heads, "hidden_size": config.d_model}
+    sizes |= {"ff_size": config.d_ff, "dropout": config.dropout, "emb_dropout": config.dropout, "layer_norm": "post"}
+
+    class Joey(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = Embeddings(config.d_model, scale=True, vocab_size=config.src_vocab_size, padding_idx=0)
+            self.encoder = TransformerEncoder(**sizes)
+            self.decoder = TransformerDecoder(**sizes, vocab_size=config.tgt_vocab_size)
+            self.decoder.output_layer.weight = self.embed.lut.weight
+
+        def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+            src_mask, tgt_mask = (src != 0)[:, None], (tgt_in != 0)[:, None]
+            memory, _ = self.encoder(self.embed(src), None, src_mask)
+            return self.decoder(self.embed(tgt_in), memory, None, src_mask, 0, None, tgt_mask)[0]
+
+    theirs = Joey()
+    missing, unknown = theirs.load_state_dict(_for_joey(model), strict=False)
+    assert set(missing) <= {"decoder.output_layer.weight", "encoder.pe.pe", "decoder.pe.pe"} and not unknown
+    return theirs.train(model.training)
+
+
+def _for_joey(model: Transformer) -> dict[str, Tensor]:
+    ours = model.state_dict()
+    theirs = {"embed.lut.weight": ours["embedding.weight"]}
+    attentions = {"attention": "src_src_att", "self_attention": "trg_trg_att", "memory_attention": "src_trg_att"}
+    norms = {"attention": "layer_norm", "self_attention": "x_layer_norm", "memory_attention": "dec_layer_norm"}
+    parts = {"w_q": "q_layer", "w_k": "k_layer", "w_v": "v_layer", "w_o": "output_layer"}
+    for layer, blocks in _layers(model):
+        names = {f"{layer}.feed_forward_block.norm": f"{layer}.feed_forward.layer_norm"}
+        names |= {f"{layer}.feed_forward.w_{i}": f"{layer}.feed_forward.pwff_layer.{3 * (i - 1)}" for i in (1, 2)}
+        for block in blocks[:-1]:
+            names[f"{layer}.{block}_block.norm"] = f"{layer}.{norms[block]}"
+            names |= {f"{layer}.{_attention(block)}.{a}": f"{layer}.{attentions[block]}.{b}" for a, b in parts.items()}
+        theirs |= {f"{b}.{kind}": ours[f"{a}.{kind}"] for a, b in names.items() for kind in ("weight", "bias")}
     return theirs
 
 

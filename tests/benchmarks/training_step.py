@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 from contest import Contest, main
 from lengths import random_pairs
-from peers import WORK, TorchTransformer, make_config, make_ours, to_marian
+from peers import WORK, TorchTransformer, make_config, make_ours, to_joey, to_marian
 from torch import Tensor, nn
 
 from transformer.data import Batch, TokenBatches
@@ -28,7 +28,7 @@ def contest(
     precision: str = "float32",
     n_batches: int = 4,
     max_tokens: int = 1024,
-    peers: tuple[str, ...] = ("torch", "Marian"),
+    peers: tuple[str, ...] = ("torch", "Marian", "Joey NMT"),
     seed: int = 0,
 ) -> Contest:
     """Updates of a model of this size on batches of about `max_tokens` target positions."""
@@ -67,12 +67,17 @@ def contest(
 
         return trained(model, forward)
 
-    make = {"ours": ours, "torch": theirs, "Marian": marian}
+    def joey() -> Callable[[Batch], None]:
+        model = to_joey(make_ours(size, dropout, seed))
+        return trained(model, model)
+
+    needs = {"Marian": "transformers.models.marian.modeling_marian", "Joey NMT": "joeynmt.decoders"}
+    make = {"ours": ours, "torch": theirs, "Marian": marian, "Joey NMT": joey}
     return Contest(
         make={name: make[name] for name in ("ours", *peers)},
         items=batches,
         tokens=sum(batch.n_tokens for batch in batches),
-        needs={"Marian": "transformers.models.marian.modeling_marian"} if "Marian" in peers else {},
+        needs={name: needs[name] for name in peers if name in needs},
         heaviest=max(range(len(batches)), key=lambda i: batches[i].tgt_in.numel()),
     )
 
