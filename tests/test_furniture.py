@@ -105,8 +105,8 @@ def test_badges_lead_to_the_line_or_to_the_reference(path: Path) -> None:
             goal, _, anchor = link["href"].partition("#")
             assert goal == "../book/api.html" and anchor in ids
             names = [getattr(node, "name", "") for node in ast.parse(code).body]
-            name = next((f"{furniture.dotted(module)}.{name}" for name in names if name), "")
-            assert anchor == (name if name in ids else f"module-{furniture.dotted(module)}")
+            entries = [entry for name in names if (entry := f"{furniture.dotted(module)}.{name}") in ids]
+            assert anchor == [*entries, f"module-{furniture.dotted(module)}"][0]
 
 
 @book

@@ -124,12 +124,13 @@ def link_badges(app, docname, doctree, path: str) -> None:
         if "exported" not in cell["classes"]:
             continue
         badge, code = cell.children[0], next(cell.findall(nodes.literal_block)).astext()  # see chapters.py
-        name = next((name for name in definitions(code) if name in lines), "")
+        names = [name for name in definitions(code) if name in lines]
         if app.config.book_repository:
-            address = on_github(app, path) + (f"#L{lines[name]}" if name else "")
+            address = on_github(app, path) + (f"#L{lines[names[0]]}" if names else "")
         else:
-            address = in_reference(app, docname, dotted(path), name)
-        literal = badge.children[-1]
+            entries = app.env.get_domain("py").objects
+            listed = [name for name in names if f"{dotted(path)}.{name}" in entries]
+            address = in_reference(app, docname, dotted(path), "".join(listed[:1]))
         link = nodes.reference("", "", literal.deepcopy(), refuri=address, internal=True)
         badge.replace(literal, nodes.inline("", "", link))
 
