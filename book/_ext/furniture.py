@@ -131,6 +131,7 @@ def link_badges(app, docname, doctree, path: str) -> None:
             entries = app.env.get_domain("py").objects
             listed = [name for name in names if f"{dotted(path)}.{name}" in entries]
             address = in_reference(app, docname, dotted(path), "".join(listed[:1]))
+        literal = badge.children[-1]
         link = nodes.reference("", "", literal.deepcopy(), refuri=address, internal=True)
         badge.replace(literal, nodes.inline("", "", link))
 
