@@ -25,6 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(int(os.environ.get("TRANSFORMER_TEST_THREADS", "1")))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, each file is one worker's, as its fixtures are; of the long one, each page of the site."""
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        page = f" {parameters['page']}" if item.path.name == "test_pages.py" and "page" in parameters else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{page}"))
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Give every test the same random numbers, whatever ran before it."""

@@ -1,6 +1,7 @@
 """The translator in the page computes what PyTorch does, without a server, and its state is in the address."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +13,7 @@ from built import need_site
 from playwright.sync_api import Page, sync_playwright
 from test_pages import FLAGS, need_browser
 
-from transformer.corpus import embedded_corpus
+from transformer.corpus import embedded_corpus, vocabulary
 from transformer.decoding import beam_search, greedy_decode
 from transformer.translator import load_toy_translator
 from transformer.visualization import look_at, without_heads
@@ -27,12 +28,12 @@ COMPUTE = """(texts) => {
   const { Transformer, Tokenizer, readSafetensors, greedy, beam, BEGIN, END } = LiveTransformer;
   const bytes = Uint8Array.from(atob(given.weights), (character) => character.charCodeAt(0));
   const model = new Transformer(readSafetensors(bytes.buffer), given.config), tokenizer = new Tokenizer(given.pieces);
-  return texts.map((text) => {
+  return texts.map((text, number) => {
     const source = [...tokenizer.encode(text), END], written = greedy(model, source), found = beam(model, source);
     const cache = model.begin(model.encode(source).memory);
     const logits = [BEGIN, ...written.ids].map((id) => Array.from(model.step(cache, id).logits));
     return { source, greedy: written.ids, text: tokenizer.decode(written.ids), beam: found.ids, score: found.score,
-             logits: logits.at(-1) };
+             logits: number < 20 ? logits : logits.slice(-1) };
   });
 }"""
 
@@ -45,6 +46,7 @@ def browser_page() -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         page = browser.new_page()
         page.set_default_timeout(60_000)
+        page.emulate_media(reduced_motion="reduce")
         yield page
         browser.close()
 
@@ -55,23 +57,37 @@ def open_page(page: Page, name: str = "translator", address: str = "") -> Page:
     return page
 
 
+def address_of(page: Page) -> str:
+    """The state in the address, once it has been written."""
+    page.wait_for_timeout(400)
+    return str(page.evaluate("location.hash"))
+
+
 def pieces(page: Page, language: str = "German") -> list[str]:
     return page.locator(f".live-row[aria-label^='{language}'] button").all_inner_texts()
 
 
-def weights(page: Page) -> list[list[int]]:
-    """The table's numbers, a row a head."""
+def weights(page: Page, empty: int | None = None) -> list[list[int]]:
+    """The table's numbers, a row a head or a piece; `empty` is what stands for cells without a number."""
     rows = page.locator(".live-weights tbody tr").all()
-    return [[int(text) for text in row.locator("td").all_inner_texts()] for row in rows]
+    return [[int(text or empty) for text in row.locator("td").all_inner_texts()] for row in rows]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def computed(browser_page: Page) -> list[dict[str, Any]]:
-    """What the page makes of unseen sentences of the embedded corpus."""
-    page = open_page(browser_page)
+def model_page(browser_page: Page) -> Iterator[Page]:
+    """Another page, with the model's data in `given`."""
+    page = open_page(browser_page.context.new_page())
     page.evaluate("globalThis.liveTransformerModel = (model) => { globalThis.given = model; }")
     page.add_script_tag(url=(need_site() / "_static" / "translator" / "model.js").as_uri())
     page.wait_for_function("globalThis.given !== undefined")
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def computed(model_page: Page) -> list[dict[str, Any]]:
+    """What the page makes of unseen sentences of the embedded corpus."""
+    page = model_page
     texts = [pair.source for pair in islice(embedded_corpus("test", seed=0), N_SENTENCES)]
     return [{"said": text, **result} for text, result in zip(texts, page.evaluate(COMPUTE, texts), strict=True)]
 
@@ -81,8 +97,9 @@ def test_logits_are_those_of_torch(computed: list[dict[str, Any]]) -> None:
     translator = load_toy_translator()
     for one in computed:
         with torch.inference_mode():
-            logits = translator.model(torch.tensor([one["source"]]), torch.tensor([[1, *one["greedy"]]]))[0, -1]
-        assert (torch.tensor(one["logits"]) - logits).abs().max() < 1e-3, one["said"]
+            logits = translator.model(torch.tensor([one["source"]]), torch.tensor([[1, *one["greedy"]]]))[0]
+        found = torch.tensor(one["logits"])  # of all steps, or of the last
+        assert (found - logits[-len(found) :]).abs().max() < 1e-3, one["said"]
 
 
 @pytest.mark.slow
@@ -100,10 +117,8 @@ def test_pieces_and_translations_are_those_of_the_package(computed: list[dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["ärger Über  42 😀", "don't ▁x", "Größe, naïve 中文", "<0x41> <pad>"])
-def test_any_text_is_cut_as_sentencepiece_cuts_it(
-    computed: list[dict[str, Any]], browser_page: Page, text: str
-) -> None:
-    assert browser_page.evaluate("(text) => new LiveTransformer.Tokenizer(given.pieces).encode(text)", text) == (
+def test_any_text_is_cut_as_sentencepiece_cuts_it(model_page: Page, text: str) -> None:
+    assert model_page.evaluate("(text) => new LiveTransformer.Tokenizer(given.pieces).encode(text)", text) == (
         load_toy_translator().tokenizer.encode(text)
     )
 
@@ -147,7 +162,7 @@ def test_the_address_holds_the_state(browser_page: Page) -> None:
     page.locator(".live-weights").wait_for()
     page.select_option("#live-0-kind", "decoder")
     page.locator(".live-row[aria-label^='German'] button", has_text="sie").focus()
-    before, address = weights(page), page.evaluate("location.hash")
+    before, address = weights(page), address_of(page)
     open_page(page, address=address)
     page.locator(".live-weights").wait_for()
     assert page.locator("#live-0-say").input_value() == WIDE
@@ -156,18 +171,87 @@ def test_the_address_holds_the_state(browser_page: Page) -> None:
     assert weights(page) == before
 
 
+def test_one_head_shows_its_map(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    page.locator(".live-go").click()
+    page.locator(".live-weights").wait_for()
+    seen = look_at(load_toy_translator(), TIRED)
+    for kind in ("cross", "encoder", "decoder"):
+        page.select_option("#live-0-kind", kind)
+        page.select_option("#live-0-head", "2.3")
+        rows = weights(page, empty=0)
+        wanted = torch.as_tensor(seen.part(kind)[0])[1, 2]
+        assert len(rows) == len(wanted)
+        assert (torch.tensor(rows) / 100 - wanted).abs().max() < 0.006
+    address = address_of(page)
+    assert "head=2.3" in address
+    open_page(page, address=address)
+    page.locator(".live-weights").wait_for()
+    assert page.locator("#live-0-head").input_value() == "2.3"
+    assert weights(page, empty=0) == rows
+
+
+def test_pieces_come_one_by_one_where_motion_is_welcome(browser_page: Page) -> None:
+    page = browser_page
+    try:
+        for motion in ("no-preference", "reduce"):
+            page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
+            open_page(page)
+            page.locator(".live-go").click()
+            page.locator(".live-weights").wait_for()
+            moves = motion == "no-preference"
+            assert bool(page.locator(".live-unwritten").count()) == moves
+            assert bool(page.locator(".live-status strong").count()) != moves, (
+                "the sentence is there when it is written"
+            )
+            page.wait_for_function("!document.querySelector('.live-unwritten')")
+            assert page.locator(".live-status strong").inner_text() == load_toy_translator().translate([TIRED])[0]
+    finally:
+        page.emulate_media(reduced_motion="reduce")
+
+
+def test_words_can_be_picked(browser_page: Page) -> None:
+    page = open_page(browser_page)
+    page.locator(".live-words summary").click()
+    page.locator(".live-weights").wait_for()
+    page.select_option("[aria-label='verb']", "throws away")
+    page.select_option("[aria-label='object']", "letter")
+    page.select_option("[aria-label='subject']", "queen")
+    page.select_option("[aria-label='adjective']", "old")
+    sentence = page.locator("#live-0-say").input_value()
+    assert re.fullmatch(r"The old queen throws away the \w+ letter\.", sentence)
+    assert page.locator(".live-status strong").inner_text() == load_toy_translator().translate([sentence])[0]
+    offered = {
+        text
+        for select in page.locator(".live-words select").all()
+        for text in select.locator("option").all_inner_texts()
+    }
+    known = set(vocabulary())
+    assert len(offered) > 60 and all(word in known for text in offered for word in text.split())
+
+
 def test_unknown_words_get_a_kind_word(browser_page: Page) -> None:
     page = open_page(browser_page)
-    page.fill("#live-0-say", "The zebra sees a quark.")
+    page.fill("#live-0-say", "The zebra sees a quark 😀.")
     page.keyboard.press("Enter")
     page.wait_for_selector(".live-body details")
     told = page.locator(".live-status").inner_text()
-    assert "zebra" in told and "quark" in told and "sees" not in told
+    assert "zebra" in told and "quark" in told and "😀" in told and "sees" not in told
     page.locator(".live-body summary").click()
     assert "animal" in page.locator(".live-body details p").inner_text().split(", ")
     page.fill("#live-0-say", "  ")
     page.keyboard.press("Enter")
     assert "Type an English sentence" in page.locator(".live-status").inner_text()
+
+
+@pytest.mark.parametrize("address", ["#live?say=%E0%A4%A&at=-7&kind=no&head=9.9&off=a,b", "#live?at=1e99&say=The+dog"])
+def test_a_broken_link_does_no_harm(browser_page: Page, address: str) -> None:
+    complaints: list[str] = []
+    browser_page.on("pageerror", lambda error: complaints.append(str(error)))
+    page = open_page(browser_page, address=address)
+    page.wait_for_function("document.querySelector('.live-status').textContent.length > 0")
+    page.wait_for_function("!document.querySelector('.live-status').textContent.startsWith('Fetching')")
+    assert not complaints
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("translator", "light"), ("translator", "dark"), ("index", "dark")])

@@ -167,9 +167,11 @@ def test_a_link_shows_what_it_says(page: Page) -> None:
     cell = page.locator("[aria-selected='true']")
     assert cell.evaluate("cell => [cell.parentElement.rowIndex, cell.cellIndex]") == [2, 4]
     assert page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('head')") == "3"
+    page.wait_for_timeout(400)  # the address is written once it is still
     again = page.evaluate("location.hash")
     opened(page, again)
     page.locator(".steps-matrix").wait_for()
+    page.wait_for_timeout(400)
     assert page.evaluate("location.hash") == again
 
 

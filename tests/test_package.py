@@ -215,7 +215,8 @@ DISTRIBUTION = {"PYEVALB": "pyevalb", "yaml": "pyyaml", "bs4": "beautifulsoup4",
 
 def test_nothing_else_is_imported(root: Path) -> None:
     """Every import of another package, anywhere in the repository, is one of the pins."""
-    lines = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    texts = [root / "requirements.txt", root / "tests" / "benchmarks" / "requirements.txt"]
+    lines = [line for path in texts for line in path.read_text(encoding="utf-8").splitlines()]
     pins = {Requirement(line).name.lower() for line in lines if line and not line.startswith("#")}
     files = [path for folder in ("transformer", "notebooks", "book", "tests") for path in (root / folder).rglob("*.py")]
     own = {path.stem for path in files} | {"transformer"}

@@ -1,5 +1,6 @@
 """The model in the package is the one that today's code and corpus make."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -36,3 +37,12 @@ def test_the_picture_is_of_this_model():
         assert f">{word}</text>" in drawn
     again = draw()
     assert again.count("<path") == drawn.count("<path")
+
+
+def test_rounding_costs_less_than_half_a_point() -> None:
+    """The package ships rounded weights only, so this was measured on a model that the same recipe made once more."""
+    (run,) = json.loads((ROOT / "book/results/rounding.json").read_text(encoding="utf-8"))["runs"].values()
+    before, after = run["result"]["float32"], run["result"]["float16"]
+    assert set(before) == {"test", "compositional", "long"}
+    for split, scores in before.items():
+        assert abs(scores["exact"] - after[split]["exact"]) <= 0.005, split

@@ -16,6 +16,7 @@ RULES = """\
   display: inline-block; width: 1.1em; height: 1em; vertical-align: -0.125em;
   background: currentColor; mask: var(--icon) center / contain no-repeat; forced-color-adjust: preserve-parent-color;
 }
+.fas::before, .fa-solid::before, .fa-brands::before { content: none; } /* the theme's font is not fetched for it */
 .fa-lg { font-size: 1.25em; line-height: 0.05em; vertical-align: -0.075em; }
 .search-button-field > .fa-solid { display: inline-block; }
 .bd-header-article .btn .fas, .bd-header-article .btn .fa-solid { width: 1.3rem; }

@@ -11,6 +11,22 @@ SHARED = ("translator/transformer.js", "translator/parts.js")
 PAGES = {'class="live-translator"': "translator/page", 'class="live-steps"': "steps/steps"}  # mark: script and style
 
 
+def choices() -> dict[str, dict[str, list[str]]]:
+    """Words to make a simple sentence of: adjectives that go with each noun, persons and objects with each verb."""
+    from transformer.lexicon import ADJECTIVES, VERBS
+
+    verbs = {" ".join([verb.forms[1], *verb.english.split()[1:]]): verb for verb in VERBS
+             if verb.cases == ("acc",) and any(noun.kind == "person" for noun in verb.subjects)}  # fmt: skip
+    nouns = sorted({noun for verb in verbs.values() for noun in (*verb.subjects, *verb.objects)}, key=str)
+    return {
+        "adjectives": {noun.english: [name for name, (_, fit) in ADJECTIVES.items() if noun in fit] for noun in nouns},
+        "subjects": {
+            name: [noun.english for noun in verb.subjects if noun.kind == "person"] for name, verb in verbs.items()
+        },
+        "objects": {name: [noun.english for noun in verb.objects] for name, verb in verbs.items()},
+    }
+
+
 def model_script(root: Path) -> str:
     """Weights, pieces and words of the shipped model, handed to a function of the page."""
     from transformer.corpus import vocabulary
@@ -22,6 +38,7 @@ def model_script(root: Path) -> str:
         "config": json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"],
         "pieces": tokenizer.pieces(range(len(tokenizer))),
         "words": list(vocabulary()),
+        "choices": choices(),
         "weights": base64.b64encode((folder / "model.safetensors").read_bytes()).decode("ascii"),
     }
     return f"liveTransformerModel({json.dumps(model, ensure_ascii=False, separators=(',', ':'))});\n"

@@ -8,7 +8,7 @@
 "use strict";
 
 const { BEGIN, END, greedy } = LiveTransformer;
-const { load, make, pieceName, shade, unknown } = LiveParts;
+const { load, make, pieceName, remember, shade, unknown } = LiveParts;
 const KINDS = {
   encoder: "English looks at English (encoder self-attention)",
   decoder: "German looks at German (decoder self-attention)",
@@ -172,7 +172,7 @@ class Stepper {
     const { say, kind, ...places } = this.state;
     const query = new URLSearchParams({ say, kind });
     for (const [key, value] of Object.entries(places)) query.set(key, value + 1);
-    history.replaceState(null, "", `#steps?${query}`);
+    remember(`#steps?${query}`);
   }
 
   sync() {

@@ -35,10 +35,10 @@ let loading = null;
 /** Fetch weights and pieces, once for all translators of a page. */
 function load() {
   loading ??= new Promise((resolve, reject) => {
-    globalThis.liveTransformerModel = ({ config, pieces, words, weights }) => {
+    globalThis.liveTransformerModel = ({ config, pieces, words, choices, weights }) => {
       const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
       resolve({
-        model: new Transformer(readSafetensors(bytes.buffer), config), tokenizer: new Tokenizer(pieces), words: new Set(words),
+        model: new Transformer(readSafetensors(bytes.buffer), config), tokenizer: new Tokenizer(pieces), words: new Set(words), choices,
       });
     };
     const script = make("script", { src: new URL("model.js", HERE).href });
@@ -48,9 +48,17 @@ function load() {
   return loading;
 }
 
-/** The words of a sentence that the grammar does not have. */
+/** The words and signs of a sentence that the grammar does not have. */
 const unknown = (sentence, words) =>
-  [...new Set((sentence.match(/[\p{L}\p{N}'’-]+/gu) ?? []).filter((word) => !words.has(word.toLowerCase())))];
+  [...new Set((sentence.match(/[\p{L}\p{N}'’-]+|[^\s\p{P}]/gu) ?? []).filter((word) => !words.has(word.toLowerCase())))];
+
+let waiting = 0;
+
+/** Put the state into the address, once it has been still for a moment: browsers refuse many changes in a row. */
+function remember(hash) {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => history.replaceState(null, "", hash), 250);
+}
 
 /** A piece as people read it: a dot marks one that goes on inside a word. */
 function pieceName(pieces, id) {
@@ -59,5 +67,5 @@ function pieceName(pieces, id) {
   return text ? (piece.startsWith("▁") || !/[\p{L}\p{N}]/u.test(text) ? text : `·${text}`) : "␣";
 }
 
-return { load, make, pieceName, shade, unknown };
+return { load, make, pieceName, remember, shade, unknown };
 })();
