@@ -198,8 +198,8 @@ def furnish(app, doctree, docname):
     elif time <= WORTH_SAYING:
         return
     label = "About this chapter" if folded else "About this page"
-    first = " <span aria-hidden='true'>·</span> ".join(f"<span>{fact}</span>" for fact in facts)
-    html = f'<div class="about-chapter" role="group" aria-label="{label}"><p>{first}</p>{folded}</div>'
+    first = "</span> <span><span aria-hidden='true'>·</span> ".join(facts)
+    html = f'<div class="about-chapter" role="group" aria-label="{label}"><p><span>{first}</span></p>{folded}</div>'
     title = next(doctree.findall(nodes.title))
     title.parent.insert(title.parent.index(title) + 1, nodes.raw("", html, format="html"))
 

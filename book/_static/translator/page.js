@@ -39,7 +39,7 @@ class LiveTranslator {
     this.form = make("form", { class: "live-form" },
       make("label", { for: id("say") }, "English sentence"), this.input,
       make("button", { type: "submit", class: "live-go" }, "Translate"),
-      make("label", { for: id("search") }, "Search"), this.search,
+      make("span", { class: "live-search" }, make("label", { for: id("search") }, "Search"), this.search),
       make("div", { class: "live-examples", role: "group", "aria-label": "Examples" }, ...examples));
     this.words = make("details", { class: "live-words" }, make("summary", {}, "Or pick words"));
     this.kindRow = make("p", { class: "live-kind" }, make("label", { for: id("kind") }, "Show how "), this.kind,
