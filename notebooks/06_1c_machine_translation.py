@@ -56,6 +56,7 @@ transformer.check_version("0.1")
 
 # %%
 #| export
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -66,7 +67,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer.checkpoints import WEIGHTS_FILE, list_checkpoints, load_checkpoint, save_checkpoint, write_atomically
+from transformer.checkpoints import (
+    WEIGHTS_FILE,
+    list_checkpoints,
+    load_checkpoint,
+    read_description,
+    save_checkpoint,
+    write_atomically,
+)
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer, pad
 from transformer.decoding import beam_search, greedy_decode
 from transformer.model import Transformer, choose_device
@@ -123,7 +131,11 @@ class Translator:
             )
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
-        return cls(load_checkpoint(directory, choose_device(device)), Tokenizer.load(path))
+        model, tokenizer = load_checkpoint(directory, choose_device(device)), Tokenizer.load(path)
+        known = read_description(directory).get("about", {}).get("tokenizer_sha256")
+        if known and known != hashlib.sha256(tokenizer.model).hexdigest():
+            raise ValueError(f"{path} is damaged, or of another model; copy it again.")
+        return cls(model, tokenizer)
 
     def save(self, directory: str | Path, dtype: torch.dtype | None = None, **about: Any) -> None:
         """Write model and tokenizer into a folder.
@@ -133,6 +145,7 @@ class Translator:
             dtype: Store the weights in this type; None keeps their own.
             **about: What made the model, as JSON values.
         """
+        about = {**about, "tokenizer_sha256": hashlib.sha256(self.tokenizer.model).hexdigest()}
         save_checkpoint(directory, self.model, dtype, **about)
         write_atomically(Path(directory) / TOKENIZER_FILE, self.tokenizer.model)
 

@@ -262,13 +262,15 @@ def look_at(translator: Translator, source: str, target: str | None = None) -> S
         The attention, with the tokens.
 
     Raises:
-        ValueError: The source is empty.
+        ValueError: The source is empty; or it or the target is longer than 500 tokens.
     """
     model, tokenizer = translator.model, translator.tokenizer
     device = next(model.parameters()).device
     source_ids = tokenizer.encode(source)
     if not source_ids:
         raise ValueError("the source is empty; give a sentence.")
+    if (longest := max(len(source_ids), len(tokenizer.encode(target or "")))) > 500:
+        raise ValueError(f"a sentence has {longest:,} tokens, more than 500; all weights would be too many to show.")
     if target is None:
         target_ids = greedy_decode(model, make_batch([(source_ids, [])]).src.to(device))[0]
     else:

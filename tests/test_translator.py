@@ -1,5 +1,6 @@
 """Section 6.1: text in, text out."""
 
+import hashlib
 import itertools
 import subprocess
 import sys
@@ -277,7 +278,8 @@ def test_saved_and_read_again(tokenizer, tmp_path):
     lines = sentences(LENGTHS)
     assert again.translate(lines) == translator.translate(lines)
     assert again.tokenizer.model == tokenizer.model and not again.model.training
-    assert read_description(tmp_path / "run")["about"] == {"scores": {"exact": 0.0}}
+    known = {"scores": {"exact": 0.0}, "tokenizer_sha256": hashlib.sha256(tokenizer.model).hexdigest()}
+    assert read_description(tmp_path / "run")["about"] == known
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE]
     with pytest.raises(ValueError, match="device 'nonsense' is unknown"):
         Translator.from_pretrained(tmp_path / "run", "nonsense")

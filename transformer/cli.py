@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 87fe3778da518cb9
+# sha256 of what follows: be3e922fa9122765
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -112,12 +113,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("transformer").setLevel(logging.INFO)
     try:
+        _check_device(getattr(options, "device", "auto"))
         code = int(options.run(options))
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # as with `| head`; Python flushes once more at its end, and must find somewhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (MemoryError, torch.OutOfMemoryError):
+        _complain(options, "there is not enough memory; give smaller batches, or see whether a file is far too large")
+        return 1
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
@@ -127,6 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopped = isinstance(error, Stopped) and options.command == "train"
         _complain(options, f"{error}: run it again with --resume" if stopped else "interrupted")
         return 128 + getattr(error, "number", signal.SIGINT)
+
+
+def _check_device(name: str) -> None:
+    """Torch knows more devices than a model can translate on: its "meta", for instance, computes nothing."""
+    if not re.fullmatch(r"auto|cpu(:0)?|mps(:0)?|cuda(:\d{1,3})?", name):
+        raise ValueError(f'device {name[:40]!r} is unknown; use "auto", "cpu", "cuda" or "mps".')
 
 
 def _complain(options: argparse.Namespace, message: str) -> None:
@@ -285,6 +297,8 @@ def _translate(options: argparse.Namespace) -> int:
       transformer translate --model runs/base --beam-size 1 < english.txt
       transformer translate --model runs/base --n-best 4 < english.txt
     """
+    if not sys.stdin or not sys.stdout:
+        raise ValueError("standard input or output is closed; redirect them, for instance < english.txt > german.txt")
     translator = _load(options)
     lines, again = itertools.tee(_lines(sys.stdin.buffer))
     size = 1 if sys.stdin.buffer.isatty() else 1000
@@ -417,7 +431,7 @@ def _attention(options: argparse.Namespace) -> int:
       transformer attention runs/base "A dog sleeps." --target "Ein Hund schläft."
     """
     out = Path(options.out)
-    if not options.model and Path(options.sentence).is_dir():
+    if not options.model and os.path.isdir(options.sentence):  # no name is too long for it
         options.usage(f"{options.sentence} is a folder; give the sentence, too")
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(f"{out} cannot be written; give --out a file, in a folder that exists")

@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: 86dc8b01bdf624d5
+# sha256 of what follows: f546d1f1c66e2fac
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -245,6 +245,19 @@ def _write_text(prefix: Path, pairs: Iterable[tuple[str, str]]) -> None:
             target.write(f"{other}\n".encode())
 
 
+def _open_arrays(prefix: Path) -> EncodedPairs:
+    """What `_write_arrays` wrote. NumPy fails in many ways on headers that it did not write."""
+    try:
+        pairs = EncodedPairs.load(prefix)
+        whole = all(array.ndim == 1 and array.dtype.kind in "ui" for array in (*pairs._ids, *pairs._ends))
+        whole = whole and all((lengths >= 0).all() for lengths in (pairs.src_lengths, pairs.tgt_lengths))
+    except Exception as error:
+        raise ValueError(f"the arrays {prefix}.*.npy are damaged ({error}); prepare the corpus again.") from error
+    if not whole:
+        raise ValueError(f"the arrays {prefix}.*.npy are no rows of whole numbers; prepare the corpus again.")
+    return pairs
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """A corpus that is ready to train from.
@@ -281,8 +294,10 @@ class Prepared:
         try:
             description = json.loads(path.read_text(encoding="utf-8"))
             sizes, splits = dict(description["files"]), set(description["splits"])
-            if description["format"] != _FORMAT or not {"train"} <= splits <= set(_SPLITS):
+            plain = all(name and Path(name).name == name and isinstance(size, int) for name, size in sizes.items())
+            if description["format"] != _FORMAT or not {"train"} <= splits <= set(_SPLITS) or not plain:
                 raise ValueError(f"not of format {_FORMAT}")
+            dict(description["settings"]), dict(description["counts"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged or of another version ({error}); prepare the corpus again.") from error
         for file, size in ((path.with_name(name), size) for name, size in sizes.items()):
@@ -291,7 +306,7 @@ class Prepared:
                 raise ValueError(
                     f"{file} has {found:,} bytes, not {size:,}; copy it again or prepare the corpus again."
                 )
-        arrays = {split: EncodedPairs.load(path.with_name(split)) for split in splits}
+        arrays = {split: _open_arrays(path.with_name(split)) for split in splits}
         return cls(path.parent, description, Tokenizer.load(path.with_name(_TOKENIZER)), **arrays)
 
     def text(self, split: str) -> list[tuple[str, str]]:

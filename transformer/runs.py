@@ -1,7 +1,8 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 76eb835428f4577e
+# sha256 of what follows: 8d44bcc116df7ee4
 """A Run and Its Folder (Appendix A3a)."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -11,7 +12,7 @@ import platform
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -21,7 +22,15 @@ from typing import Any
 import torch
 
 from transformer import __version__
-from transformer.checkpoints import average_checkpoints, list_checkpoints, write_atomically
+from transformer.checkpoints import (
+    STATE_FILE,
+    average_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
+    read_description,
+    read_tensors,
+    write_atomically,
+)
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
 from transformer.ledger import Ledger, measure_peak
@@ -89,6 +98,7 @@ def make_configuration(base: str | Path | Mapping[str, Any] = "base", **changes:
         if whole[field] < least:
             raise ValueError(f"{field} is {whole[field]}; it must be at least {least}.")
     whole["keep"] = max(whole["keep"], whole["average"])
+    _check_sizes(whole)
     parts_of(whole, vocab_size=1000)  # these two refuse what cannot be
     LabelSmoothingLoss(whole["label_smoothing"])
     return whole
@@ -116,6 +126,18 @@ def _check_types(fields: Mapping[str, Any]) -> None:
         odd = isinstance(value, bool) != (kind is bool) or (isinstance(value, float) and not math.isfinite(value))
         if odd or not fits:
             raise ValueError(f"{name} is {str(value)[:40]!r}, which is no {getattr(kind, '__name__', kind)}.")
+
+
+def _check_sizes(whole: Mapping[str, Any]) -> None:
+    """Refuse what no machine holds, before any memory is taken."""
+    layers, width = whole["n_layers"], whole["d_model"]
+    heads = whole["n_heads"] * ((whole["d_k"] or 0) + (whole["d_v"] or 0)) + 2 * width
+    if layers > 1000 or width * (layers * (heads + whole["d_ff"]) + whole["max_len"]) > 10**10:
+        reason = "make a model of more than 1,000 layers or 10 billion weights; give smaller ones"
+        raise ValueError(f"n_layers, d_model, n_heads, d_k, d_v, d_ff, max_len as given {reason}.")
+    for name in (name for name, kind in _TYPES.items() if kind is int):
+        if whole[name] >= 2**63:
+            raise ValueError(f"{name} is {str(whole[name])[:40]}; it must be below 2**63.")
 
 
 def parts_of(
@@ -175,6 +197,7 @@ def train_run(
 
     Raises:
         FileExistsError: The folder holds a run, and resume is False; or it holds something else.
+        BlockingIOError: Another process trains in this folder.
         FileNotFoundError: The data or the configuration is missing.
         ValueError: The configuration or the data is refused, or not that of the run to resume.
         OSError: Something cannot be written; the last checkpoint is whole.
@@ -196,24 +219,51 @@ def train_run(
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked
-    if rank() == 0:
-        about["starts"].append({"date": _now(), "command": list(command), **_surroundings()})
-        run.mkdir(parents=True, exist_ok=True)
-        write_atomically(run / TOKENIZER_FILE, prepared.tokenizer.model)
-        _write_json(run / RUN_FILE, about)
-    records = train(model, batches, training, evaluate, run, resume)
-    gather_from_ranks([0])  # the last checkpoint is written
-    translator, names = _average(run, configuration["average"])
-    if rank() == 0:
-        translator.save(run, averaged=names)  # before it is scored, which may fail
-    result: dict[str, Any] = {"averaged": names, "scores": evaluate(translator.model.to(place))}
-    if rank() == 0:
-        ledger = Ledger(peak=measure_peak(str(place), dtype, seconds=0.5) * world_size())
-        for record, before in zip(records, [0, *(record.step for record in records)], strict=False):
-            ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, record.step - before)
-        result |= {"ledger": ledger.to_dict(), "peak_memory_bytes": _peak_memory(place), "ended": _now()}
-        _write_json(run / RUN_FILE, {**about, "result": result})
+    with _alone(run):
+        if resume:
+            _check_newest(run)
+        if rank() == 0:
+            about["starts"].append({"date": _now(), "command": list(command), **_surroundings()})
+            write_atomically(run / TOKENIZER_FILE, prepared.tokenizer.model)
+            _write_json(run / RUN_FILE, about)
+        records = train(model, batches, training, evaluate, run, resume)
+        gather_from_ranks([0])  # the last checkpoint is written
+        translator, names = _average(run, configuration["average"])
+        if rank() == 0:
+            translator.save(run, averaged=names)  # before it is scored, which may fail
+        result: dict[str, Any] = {"averaged": names, "scores": evaluate(translator.model.to(place))}
+        if rank() == 0:
+            ledger = Ledger(peak=measure_peak(str(place), dtype, seconds=0.5) * world_size())
+            for record, before in zip(records, [0, *(record.step for record in records)], strict=False):
+                new = record.step - before
+                ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, new)
+            result |= {"ledger": ledger.to_dict(), "peak_memory_bytes": _peak_memory(place), "ended": _now()}
+            _write_json(run / RUN_FILE, {**about, "result": result})
     return result
+
+
+@contextlib.contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """Hold the run's folder, so that a second training refuses it. However this one ends, the system lets go of it."""
+    run.mkdir(parents=True, exist_ok=True)
+    if rank() or not hasattr(os, "O_DIRECTORY"):  # one holds it for all; Windows opens no folder
+        yield
+        return
+    import fcntl
+
+    handle = os.open(run, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        reason = f"another process trains in {run}; wait for it, or give another folder."
+        raise BlockingIOError(error.errno, reason) from None
+    except OSError:
+        pass  # a disk that knows no locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def average_run(run: str | Path, last: int | None = None, out: str | Path | None = None) -> list[str]:
@@ -283,10 +333,31 @@ def _begin(
     return about
 
 
+def _check_newest(run: Path) -> None:
+    """Refuse a checkpoint whose files do not belong together, before anything of it is used."""
+    for path in list_checkpoints(run)[-1:]:
+        weights = load_checkpoint(path).named_parameters()
+        state, about = read_tensors(path / STATE_FILE), read_description(path)["about"]
+        try:
+            TrainingConfig(**about["training"])
+            whole = path.name == f"step-{about['step']:08}" and isinstance(about["sums"], dict)
+            early = any(name.startswith("scaler/") for name in state)  # float16 may not have found its scale yet
+            for name, weight in weights:
+                kept = [state.get(f"{key}/{name}") for key in ("exp_avg", "exp_avg_sq")]
+                fit = all(one is not None and one.shape == weight.shape and one.isfinite().all() for one in kept)
+                fit = fit and 0 < state[f"step/{name}"].item() <= about["step"]
+                whole = whole and (fit or (early and kept == [None, None]))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise ValueError(f"the files of {path} do not belong together; remove it, and resume from the one before.")
+
+
 def _read_run(run: Path) -> dict[str, Any]:
     try:
         about = json.loads((run / RUN_FILE).read_bytes())
         whole = {"configuration": make_configuration(about["configuration"]), "data": dict(about["data"])}
+        Path(whole["data"]["folder"])
         return {"format": 1, **whole, "starts": list(about["starts"])}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{run / RUN_FILE} is damaged ({error}); begin another run.") from error
