@@ -230,6 +230,14 @@ class TestInTheBrowser:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.closest('main') !== null")
 
+    def test_tab_passes_the_formulas_within_lines(self, page: Page, context: Site) -> None:
+        page.goto(context[1] + CHAPTER)
+        inline = page.locator("mjx-container:not([display])")
+        page.wait_for_function("document.querySelector('mjx-container:not([display])')?.tabIndex === -1")
+        assert inline.count() > 10
+        assert set(inline.evaluate_all("all => all.map((one) => one.tabIndex)")) == {-1}
+        assert page.locator("mjx-container[display]").first.evaluate("one => one.tabIndex") == 0
+
     @pytest.mark.parametrize("name", ["book/how_to_read.html", CHAPTER])
     def test_the_focus_can_be_seen(self, page: Page, context: Site, name: str) -> None:
         page.goto(context[1] + name)

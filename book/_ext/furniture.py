@@ -20,6 +20,9 @@ WORDS_A_MINUTE, LINES_A_MINUTE = 220, 30  # of prose; of code. how_to_read.md te
 WORTH_SAYING = 3  # minutes from which a page of prose says how long it is
 NOT_PROSE = (nodes.literal_block, nodes.table, nodes.raw, nodes.citation, addnodes.desc, addnodes.toctree)
 API = "book/api"
+FORMULAS = """addEventListener("load", () => window.MathJax?.startup?.promise.then(() => {
+  for (const one of document.querySelectorAll("mjx-container:not([display])")) one.tabIndex = -1;
+}));"""
 PARTS = re.compile(
     r'<div class="exported-to .*?<span class="pre">(?P<path>[\w/.]+)</span>|<div class="cell_(?P<kind>input|output) ',
     re.DOTALL,
@@ -231,6 +234,12 @@ def name_parts(app, pagename, templatename, context, doctree):
         context["body"] = QUOTE.sub(label, body)
 
 
+def pass_formulas(app, pagename, templatename, context, doctree):
+    """The Tab key does not stop at each formula within a line. The others scroll where they are wide, so they stay."""
+    if doctree is not None and next(doctree.findall(nodes.math), None):
+        app.add_js_file(None, body=FORMULAS)
+
+
 def index_names(app):
     """Let the search rank the chapter that writes a public name like a page that has it in its title.
 
@@ -256,5 +265,6 @@ def setup(app):
     app.connect("doctree-read", depend)
     app.connect("doctree-resolved", furnish)
     app.connect("html-page-context", name_parts)
+    app.connect("html-page-context", pass_formulas)
     app.connect("html-collect-pages", index_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -130,7 +130,7 @@ def not_found(app):
     """The page for addresses that lead nowhere: a guess, the search, the table of contents."""
     body = f"""<section id="page-not-found"><h1>There is no such page</h1>
 <p>The address may have a slip in it, or the page has another name now. <span id="closest"></span></p>
-<form action="search.html" method="get" role="search"><label>Search this book:
+<form class="search-again" action="search.html" method="get" role="search"><label>Search this book:
 <input type="search" name="q" /></label> <button type="submit">Search</button></form>
 <section id="contents"><h2>Contents</h2>
 {contents(app)}

@@ -270,7 +270,7 @@ class LiveTranslator {
     const pieces = this.tools.tokenizer.pieces, step = this.result.steps[at];
     const bars = step.best.slice(0, 8).map(([id, logP]) => {
       const p = Math.exp(logP), name = pieceName(pieces, id);
-      const bar = make("span", { class: "live-bar", style: `inline-size: ${(60 * p).toFixed(2)}%`, "aria-hidden": "true" });
+      const bar = make("span", { class: "live-bar", style: `inline-size: ${(40 * p).toFixed(2)}%`, "aria-hidden": "true" });
       return make("li", id === step.id ? { class: "live-taken" } : {}, make("span", { class: "live-name", lang: "de" }, name), bar, ` ${(100 * p).toFixed(1)} %`);
     });
     return [make("h3", {}, "What it would write here"), make("ol", {}, ...bars)];
