@@ -198,7 +198,8 @@ class LiveTranslator {
         if ((this.kind.value === "encoder") !== (side === "encoder")) this.kind.value = side === "encoder" ? "encoder" : "cross";
         this.pick(at);
       };
-      button.addEventListener("pointerenter", pick);
+      // A page that scrolls under a pointer at rest picks nothing.
+      button.addEventListener("pointermove", (event) => { if ((event.movementX || event.movementY) && button.getAttribute("aria-pressed") !== "true") pick(); });
       button.addEventListener("focus", pick);
       button.addEventListener("click", pick);
       return button;
