@@ -23,6 +23,8 @@ hypothesis.settings.load_profile("repeatable")
 def pytest_configure(config: pytest.Config) -> None:
     """Let torch use as many threads as TRANSFORMER_TEST_THREADS says; one is fastest for tensors this small."""
     torch.set_num_threads(int(os.environ.get("TRANSFORMER_TEST_THREADS", "1")))
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers: so do the processes that the tests start
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)

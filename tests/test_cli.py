@@ -404,4 +404,4 @@ def test_the_whole_demo():
     assert done.returncode == 0, done.stderr.decode()
     copied = re.search(rb"(\d+) of 200 unseen sequences copied exactly", done.stdout)
     assert int(copied[1]) >= 190
-    assert seconds < 60
+    assert seconds < 120  # a minute, and as much again where the other core is busy, too

@@ -44,9 +44,8 @@ def browser_page() -> Iterator[Page]:
     path = need_browser()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        page = browser.new_page()
+        page = browser.new_context(reduced_motion="reduce").new_page()
         page.set_default_timeout(60_000)
-        page.emulate_media(reduced_motion="reduce")
         yield page
         browser.close()
 
