@@ -19,9 +19,10 @@ CHAPTERS = [path for path in NOTEBOOKS if re.match(r"(0|10|11)", path.name)]
 PARTS = ["See it", "Check it", "Unsaid by the paper", "What we now know", "Exercises"]
 AGREES = "The notebook and the module agree"
 # Seconds: 20 of training, and as many for starting, importing and drawing; two chapters train for longer; six minutes
-# in all. The limits are higher, by one and two thirds: the same run took twice as long on one machine as on another.
-LIMIT, TOTAL = 60.0, 600.0
-LIMITS = {"06_1c_machine_translation": 300.0, "10_from_transformer_to_gpt": 90.0}
+# in all. The limits are higher: the same run took twice as long on one machine as on another, and the training of 6.1c
+# took from 124 to 282 s on one and the same.
+LIMIT, TOTAL = 60.0, 660.0
+LIMITS = {"06_1c_machine_translation": 420.0, "10_from_transformer_to_gpt": 90.0}
 CORES = 2  # the book is meant for two: the build runs one notebook on each, and the long one on both
 CHEAP = 10.0  # seconds; notebooks below are run a second time, on two threads
 RUN_AS_DOWNLOADED = ["03_2_1_scaled_dot_product_attention", "03_5_positional_encoding"]

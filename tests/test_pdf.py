@@ -188,7 +188,7 @@ def look(request, browser) -> Iterator[Callable]:
 def test_black_on_white(look) -> None:
     style = "(what) => getComputedStyle(document.querySelector(what))"
     assert look(f"({style})('body').backgroundColor") == "rgb(255, 255, 255)"
-    for what in ("article p", "article h1", ".highlight pre"):
+    for what in ("article section > p:not([class])", "article h1", ".highlight pre"):
         assert look(f"({style})('{what}').color") == "rgb(0, 0, 0)", what
 
 
