@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from built import base, need_site, pages
+from built import SITE, base, need_site, pages
 from playwright.sync_api import BrowserContext, Page, TimeoutError, sync_playwright
 
 pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
@@ -29,6 +29,13 @@ READABLE = 4.5  # contrast of text to what is behind it
 FIRST_VISIT, LATER_VISIT, PAGE_ALONE = 1_500_000, 300_000, 300_000
 TEXT = {".css", ".html", ".js", ".json", ".svg", ".txt", ".xml"}
 FIRST_CHAPTER = "notebooks/03_2_1_scaled_dot_product_attention.html"  # has mathematics and charts
+
+# Pages of which pictures are kept beside the site, for people to look at: light, dark, and on a phone.
+PICTURES = SITE.parent / "screenshots"
+PICTURED = {
+    *("book/index.html", "book/translator.html", "book/one_attention.html", "book/api.html", FIRST_CHAPTER),
+    *("notebooks/08_attention_visualizations.html", "notebooks/10_from_transformer_to_gpt.html"),
+}
 
 SETTLED = """async () => {
   await window.MathJax?.startup?.promise;
@@ -203,6 +210,11 @@ class Visit:
     wide: list[str] = field(default_factory=list)
 
 
+def picture(page: Page, name: str, look: str) -> None:
+    if name in PICTURED:
+        page.screenshot(path=PICTURES / f"{Path(name).stem}-{look}.png")
+
+
 def visit(page: Page, base: str, name: str) -> Visit:
     """Open a page, look at it in the light, in the dark and on a phone, and move its controls."""
     seen = Visit()
@@ -228,8 +240,10 @@ def visit(page: Page, base: str, name: str) -> Visit:
         seen.theme[scheme] = page.evaluate("document.documentElement.dataset.theme")
         seen.faults[scheme] = page.evaluate(AXE, scheme == "light")
         seen.contrast[scheme] = page.evaluate(CONTRAST)
+        picture(page, name, scheme)
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(100)
+    picture(page, name, "phone")
     seen.wide = page.evaluate(WIDE)
     if seen.drawn:
         seen.alive, seen.dead = page.evaluate(CONTROLS)
