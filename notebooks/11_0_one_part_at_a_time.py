@@ -143,6 +143,18 @@ class Comparison:
         pairs = zip(self.values(row, measure), self.values(other, measure), strict=True)
         return Difference([mine - others for mine, others in pairs], measure in ("loss", "perplexity"))
 
+    def table(self, row: str) -> str:
+        """Perplexity, BLEU and exact match of base and of a row, means over the seeds, and how they differ.
+
+        Args:
+            row: One of `rows`.
+        """
+        lines = [f"{'mean of three seeds':22}{'base':>7}{row:>15}   difference, half of its 95 % interval"]
+        for measure, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
+            before, after = (statistics.mean(self.values(which, measure)) for which in ("base", row))
+            lines.append(f"{name:22}{before:7.2f}{after:15.2f}   {self.against(row, measure=measure)}")
+        return "\n".join(lines)
+
     def points(self, *rows: str) -> list[dict[str, Any]]:
         """The loss on unseen sentences along the training of these rows, one dictionary a point, for a chart."""
         return [

@@ -11,7 +11,6 @@
 #| default_exp modern.grouped_query
 
 # %%
-import statistics
 from functools import partial
 
 import altair as alt
@@ -351,12 +350,9 @@ assert original < adapted < 0.7 * merged
 comparison = modern.read_comparison()
 chart = None
 if comparison:
-    print(f"{comparison.made}\n\n{'mean of three seeds':22}{'base':>7}{'grouped-query':>15}   difference, half of its 95 % interval")
-    for measure, name in {"perplexity": "perplexity", "bleu": "BLEU", "exact_match": "exact sentences (%)"}.items():
-        before, after = (statistics.mean(comparison.values(row, measure)) for row in ("base", "grouped-query"))
-        difference = comparison.against("grouped-query", measure=measure)
-        print(f"{name:22}{before:7.2f}{after:15.2f}   {difference}")
-        assert difference.verdict == "worse"
+    print(f"{comparison.made}\n\n{comparison.table('grouped-query')}")
+    for measure in ("perplexity", "bleu", "exact_match"):
+        assert comparison.against("grouped-query", measure=measure).verdict == "worse"
     sizes = [comparison.of(row)[0]["parameters"] for row in ("base", "grouped-query")]
     print(f"parameters: {sizes[0]:,} and {sizes[1]:,}")
     # 8 heads of 8 channels; in four self-attentions, keys and values of 6 of them are gone.

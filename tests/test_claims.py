@@ -312,14 +312,11 @@ def test_the_page_has_every_claim_and_its_links_lead_somewhere() -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_filter_filters_and_without_scripts_everything_shows() -> None:
-    import test_pages
-    from playwright.sync_api import sync_playwright
+    from test_pages import chromium
 
-    path = test_pages.need_browser()
     address = (need_site() / "book" / "claims.html").as_uri()
     counts = Counter(claim["status"] for claim in CLAIMS)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=test_pages.FLAGS)
+    with chromium() as browser:
         page = browser.new_context(java_script_enabled=False).new_page()
         page.goto(address, wait_until="domcontentloaded")
         assert page.locator("table.claims tbody tr:visible").count() == len(CLAIMS)
@@ -338,7 +335,6 @@ def test_the_filter_filters_and_without_scripts_everything_shows() -> None:
         assert rows.count() == 0
         page.get_by_label("Status").select_option("all")
         assert rows.count() == 1 and "geometric progression" in rows.inner_text()
-        browser.close()
 
 
 @pytest.mark.book

@@ -2,9 +2,7 @@
 
 import ast
 import functools
-import http.server
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import yaml
 from bs4 import BeautifulSoup
 from built import NOTEBOOKS, ROOT, cells, need_site
 from docutils import nodes
-from playwright.sync_api import BrowserContext, Page, sync_playwright
-from test_pages import AXE, AXE_SCRIPT, FLAGS, PHONE, Quiet, need_browser
+from playwright.sync_api import BrowserContext, Page
+from test_pages import AXE, AXE_SCRIPT, PHONE, chromium, server  # noqa: F401
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 book = pytest.mark.book
@@ -136,22 +134,10 @@ def test_previous_and_next_name_their_chapters(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Site]:
+def context(server: str) -> Iterator[Site]:  # noqa: F811
     """A browser with a clipboard, and where the site is."""
-    path = need_browser()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=need_site()))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield (
-            chromium.new_context(permissions=["clipboard-read", "clipboard-write"]),
-            f"http://127.0.0.1:{server.server_port}/",
-        )
-        chromium.close()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with chromium() as browser:
+        yield browser.new_context(permissions=["clipboard-read", "clipboard-write"]), server
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from built import need_site
-from playwright.sync_api import Page, sync_playwright
-from test_pages import FLAGS, need_browser
+from playwright.sync_api import Page
+from test_pages import chromium
 
 from transformer.corpus import embedded_corpus, vocabulary
 from transformer.decoding import beam_search, greedy_decode
@@ -41,13 +42,10 @@ COMPUTE = """(texts) => {
 @pytest.fixture(scope="module")
 def browser_page() -> Iterator[Page]:
     """One page of a browser without a network."""
-    path = need_browser()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+    with chromium() as browser:
         page = browser.new_context(reduced_motion="reduce").new_page()
         page.set_default_timeout(60_000)
         yield page
-        browser.close()
 
 
 def open_page(page: Page, name: str = "translator", address: str = "") -> Page:
@@ -99,6 +97,14 @@ def test_logits_are_those_of_torch(computed: list[dict[str, Any]]) -> None:
             logits = translator.model(torch.tensor([one["source"]]), torch.tensor([[1, *one["greedy"]]]))[0]
         found = torch.tensor(one["logits"])  # of all steps, or of the last
         assert (found - logits[-len(found) :]).abs().max() < 1e-3, one["said"]
+
+
+def test_weights_have_the_colours_of_the_charts(model_page: Page) -> None:
+    shares = [i / 100 for i in range(101)]
+    styles = model_page.evaluate("(shares) => shares.map(LiveParts.shade)", shares)
+    found = [[int(part) for part in re.findall(r"\d+", style)[:3]] for style in styles]
+    wanted = 255 * matplotlib.colormaps["viridis"](shares)[:, :3]
+    assert abs(found - wanted).max() < 8
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ small = st.floats(-100, 100).map(lambda x: round(x, 3))
 
 
 def run(*losses: float, bleu: float = 0.0) -> dict:
-    return {"losses": list(losses), "every": 30, "bleu": bleu, "parameters": 7}
+    measured = {"perplexity": math.exp(losses[-1]), "bleu": bleu, "exact_match": bleu / 2, "parameters": 7}
+    return {"losses": list(losses), "every": 30, **measured}
 
 
 RUNS = {
@@ -68,6 +69,14 @@ def test_rows_are_compared_seed_by_seed() -> None:
     assert comparison.against("base", "part").verdict == "worse"
     with pytest.raises(ValueError, match="no complete row 'half done'; it has base, part"):
         comparison.values("half done")
+
+
+def test_the_table_has_means_over_the_seeds() -> None:
+    head, *lines = Comparison("made", RUNS).table("part").splitlines()
+    assert head.split()[:6] == ["mean", "of", "three", "seeds", "base", "part"]
+    assert [line.split()[0] for line in lines] == ["perplexity", "BLEU", "exact"]
+    assert lines[1].split()[1:3] == ["22.00", "32.00"]
+    assert lines[1].endswith(str(Comparison("made", RUNS).against("part", measure="bleu")))
 
 
 def test_charts_show_every_update_of_the_rows_asked_for() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from built import executed, need_site, printed
-from playwright.sync_api import Page, sync_playwright
-from test_pages import FLAGS, PHONE, WIDE, need_browser
+from playwright.sync_api import Page
+from test_pages import PHONE, WIDE, chromium
 
 from transformer.corpus import embedded_corpus
 from transformer.data import make_batch
@@ -44,13 +44,10 @@ COMPUTE = """async (asked) => {
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     """The page, opened from its folder, without a server."""
-    path = need_browser()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+    with chromium() as browser:
         page = browser.new_page()
         page.set_default_timeout(60_000)
         yield page
-        browser.close()
 
 
 def opened(page: Page, address: str = "") -> Page:
@@ -137,11 +134,22 @@ def test_the_keyboard_walks(page: Page) -> None:
     page.keyboard.press("Enter")
     page.locator(".steps-matrix").wait_for()
     page.locator(".steps-matrix [tabindex='0']").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "End", "ArrowRight"):  # the last goes nowhere
+    place = "(({ parentElement: row, cellIndex }) => [row.rowIndex, cellIndex])(document.activeElement)"
+    for key, row, column in [
+        ("ArrowDown", 2, 1),
+        ("ArrowDown", 3, 1),
+        ("ArrowUp", 2, 1),
+        ("ArrowRight", 2, 2),
+        ("ArrowLeft", 2, 1),
+        ("End", 2, 128),
+        ("ArrowRight", 2, 128),  # it goes nowhere
+        ("Home", 2, 1),
+        ("ArrowUp", 1, 1),
+        ("ArrowUp", 1, 1),
+        ("End", 1, 128),
+    ]:
         page.keyboard.press(key)
-    assert page.evaluate(
-        "[document.activeElement.parentElement.rowIndex - 1, document.activeElement.cellIndex - 1]"
-    ) == [2, 127]
+        assert page.evaluate(place) == [row, column], key
     assert page.locator(".steps-matrix [tabindex='0']").count() == 1
     said = page.locator("[aria-live]").inner_text()
     assert said.startswith("Number 128 of ")

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from built import SITE, base, need_site, pages
-from playwright.sync_api import BrowserContext, Page, TimeoutError, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
 pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
 
@@ -263,13 +263,20 @@ def server() -> Iterator[str]:
     thread.join()
 
 
-@pytest.fixture(scope="module")
-def context() -> Iterator[BrowserContext]:
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser without a window, for every test that needs one."""
     path = need_browser()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser.new_context()
+        yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[BrowserContext]:
+    with chromium() as browser:
+        yield browser.new_context()
 
 
 @pytest.fixture(scope="module")

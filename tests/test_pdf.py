@@ -83,14 +83,11 @@ class Pdf:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
-    from test_pages import FLAGS, need_browser
+    from test_pages import chromium
 
     need_site()
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=need_browser(), args=FLAGS)
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

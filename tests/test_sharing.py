@@ -291,8 +291,7 @@ def test_new_addresses_are_told() -> None:
     ],
 )
 def test_a_lost_reader_is_helped_at_every_depth(lost: str, close: str) -> None:
-    from playwright.sync_api import sync_playwright
-    from test_pages import FLAGS, need_browser
+    from test_pages import chromium
 
     class Published(serve.Handler):
         def translate_path(self, path: str) -> str:
@@ -300,10 +299,9 @@ def test_a_lost_reader_is_helped_at_every_depth(lost: str, close: str) -> None:
 
     with (
         served(functools.partial(Published, directory=str(need_site()))) as host,
-        sync_playwright() as playwright,
+        chromium() as browser,
     ):
         site = host.rstrip("/") + built.base()
-        browser = playwright.chromium.launch(executable_path=need_browser(), args=FLAGS)
         page = browser.new_page()
         failed: list[str] = []
         page.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
@@ -320,4 +318,3 @@ def test_a_lost_reader_is_helped_at_every_depth(lost: str, close: str) -> None:
         page.locator("#contents a").nth(1).click()
         page.wait_for_url(f"{site}book/**")
         assert failed == [site + lost] * 2
-        browser.close()

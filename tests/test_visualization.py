@@ -16,8 +16,8 @@ from axe_playwright_python.base import AXE_SCRIPT
 from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
-from playwright.sync_api import Browser, sync_playwright
-from test_pages import AXE, CONTRAST, CONTROLS, DESK, FLAGS, PHONE, READABLE, SETTLED, WIDE, need_browser
+from playwright.sync_api import Browser
+from test_pages import AXE, CONTRAST, CONTROLS, DESK, PHONE, READABLE, SETTLED, WIDE, chromium
 
 from transformer.corpus import SentencePair, embedded_corpus
 from transformer.data import make_batch
@@ -519,11 +519,10 @@ def test_a_page_needs_two_libraries(monkeypatch: pytest.MonkeyPatch, translator:
         attention_page(seen, "title")
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    path = need_browser()
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=path, args=FLAGS)
+@pytest.fixture(scope="module", name="chromium")
+def a_browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.mark.browser

@@ -5,8 +5,10 @@ const LiveParts = (() => {
 
 const { BEGIN, END, Tokenizer, Transformer, readSafetensors } = LiveTransformer;
 const HERE = document.currentScript.src;
-const VIRIDIS = ["440154", "482878", "3e4a89", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"]
-  .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+const VIRIDIS = [
+  "440154", "471365", "482475", "463480", "414487", "3b528b", "355f8d", "2f6c8e", "2a788e", "25848e", "21918c",
+  "1e9c89", "22a884", "2fb47c", "44bf70", "5ec962", "7ad151", "9bd93c", "bddf26", "dfe318", "fde725",
+].map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
 
 /** An element with attributes or properties, and children. */
 function make(tag, attributes = {}, ...children) {
