@@ -393,14 +393,16 @@ class LayerCache:
         self.own = own
         self.memory_keys, self.memory_values = memory_keys, memory_values
 
-    def select(self, index: Tensor) -> None:
+    def select(self, index: Tensor, same_source: bool = False) -> None:
         """Keep these rows of the batch, in this order.
 
         Args:
             index: Row numbers, shape (B',), int64.
+            same_source: Every row takes the place of one with the same source, so the memory stays where it is.
         """
         self.own.select(index)
-        self.memory_keys, self.memory_values = self.memory_keys[index], self.memory_values[index]
+        if not same_source:
+            self.memory_keys, self.memory_values = self.memory_keys[index], self.memory_values[index]
 # %% [markdown]
 # The self-attention must not look ahead.
 #

@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: A dtype is wrong.
-        ValueError: The shapes do not fit together.
+        ValueError: The shapes do not fit together, or d_k is 0.
 
     Source: §3.2.1, Eq. 1.
     """
@@ -143,7 +143,7 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
 
     Raises:
         TypeError: A dtype is wrong: queries, keys and values share one floating type, a mask is bool.
-        ValueError: The shapes do not fit together.
+        ValueError: The shapes do not fit together, or d_k is 0.
 
     Source: §3.2.1.
     """
@@ -154,10 +154,10 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         )
     batches = list(zip(reversed(query.shape[:-2]), reversed(key.shape[:-2]), strict=False))
     fit = query.dim() >= 2 and key.dim() >= 2 and all(a == b or 1 in (a, b) for a, b in batches)
-    if not fit or query.size(-1) != key.size(-1) or key.shape[:-1] != value.shape[:-1]:
+    if not fit or not query.size(-1) == key.size(-1) > 0 or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
             f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not fit together; "
-            "expected (…, m, d_k), (…, n, d_k) and (…, n, d_v)."
+            "expected (…, m, d_k), (…, n, d_k) and (…, n, d_v), d_k at least 1."
         )
     if mask is None:
         return

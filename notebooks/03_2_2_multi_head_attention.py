@@ -576,7 +576,12 @@ class KeyValueCache:
         Args:
             index: Row numbers, shape (B',), int64.
         """
-        self.keys, self.values = self.keys[index], self.values[index]
+        if len(index) > len(self.keys):
+            self.keys, self.values = self.keys[index], self.values[index]
+            return
+        for room in (self.keys, self.values):  # in place, and only what is written
+            room[: len(index), :, : self.length] = room[index, :, : self.length]
+        self.keys, self.values = self.keys[: len(index)], self.values[: len(index)]
 
 
 # %% [markdown]

@@ -276,15 +276,16 @@ class DecoderCache:
         """Number of target positions decoded so far: the position of the next token."""
         return self.layers[0].own.length
 
-    def select(self, index: Tensor) -> None:
+    def select(self, index: Tensor, same_source: bool = False) -> None:
         """Keep these rows of the batch, in this order: beams that live on, sentences that are not finished.
 
         Args:
             index: Row numbers, shape (B',), int64; a row may be repeated.
+            same_source: Every row takes the place of one with the same source, so the memory stays where it is.
         """
         for layer in self.layers:
-            layer.select(index)
-        if self.memory_mask is not None:
+            layer.select(index, same_source)
+        if self.memory_mask is not None and not same_source:
             self.memory_mask = self.memory_mask[index]
 
 

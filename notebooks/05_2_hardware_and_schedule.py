@@ -377,7 +377,8 @@ _LOG = logging.getLogger("transformer")
 #
 # A run that takes days will be stopped: by a power cut, by a clock, by its owner. Everything it needs to go on is in its
 # folder. Checkpoints appear whole or not at all ([A3](A3_checkpoints.py)). The log is one line of JSON per record. A run
-# that goes on drops what its log says about updates after the checkpoint, since it makes them again.
+# that goes on drops what its log says about updates after the checkpoint, since it makes them again. A killed run may leave
+# half a line at the end, which goes, too. Any other line that is no record is refused.
 
 
 # %%
@@ -416,10 +417,15 @@ class _Folder:
 
     def _keep_records(self, step: int) -> list[Record]:
         records = []
-        if self.log.exists():
-            for line in self.log.read_bytes().split(b"\n"):
-                with contextlib.suppress(ValueError):  # the last line of a killed run may be half a line
+        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(2**20), b""), 1):
+                try:
                     records.append(Record(**json.loads(line)))
+                    max(0, *dataclasses.astuple(records[-1])[:-1], *records[-1].scores.values())  # are they numbers?
+                except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                    # The last line of a killed run may be half a line: no JSON, no end of line, and nothing behind it.
+                    if line.strip() and (line.endswith(b"\n") or file.read(1) or not isinstance(error, ValueError)):
+                        raise ValueError(f"{self.log}, line {number} is no record; remove that line.") from error
         records = [record for record in records if record.step <= step]
         if rank() == 0:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -556,7 +562,7 @@ def train(
         A record every config.log_every updates, and one at the end; those of the resumed run included.
 
     Raises:
-        ValueError: The batches end too early, or the run to resume is another.
+        ValueError: The batches end too early, the run to resume is another, or its log holds what is no record.
         FileExistsError: The folder holds a run, and resume is False.
         FloatingPointError: The loss is not finite.
         OSError: A checkpoint or the log cannot be written; the last checkpoint is whole.

@@ -89,32 +89,8 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
 
 
 # %% [markdown]
-# When a sentence ends it leaves the batch, and the cache keeps only the rows that live on. `cache.select` does that for any
-# rows in any order, and copies the whole cache, its empty part included. Here a row only ever takes the place of another, so
-# what is written can be moved within the memory that is there. And two hypotheses of one sentence read the same source: while
-# no sentence leaves, the memory's keys and values stay untouched.
-
-
-# %%
-#| export
-def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
-    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
-
-    Unless moved, each row stays with its sentence, and so the memory stays where it is.
-    """
-    for layer in cache.layers:
-        own = layer.own
-        for kept in (own.keys, own.values):
-            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
-        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
-        if moved:
-            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
-    if moved and cache.memory_mask is not None:
-        cache.memory_mask = cache.memory_mask[rows]
-
-
-# %% [markdown]
-# This loop writes one token a sentence and step. How it is chosen is the caller's. Greedy decoding takes the most probable.
+# This loop writes one token a sentence and step. How it is chosen is the caller's. A sentence that has ended leaves the batch,
+# and the cache keeps the rows that live on. Greedy decoding takes the most probable token.
 
 
 # %%
@@ -140,7 +116,7 @@ def _write(
         tokens = chosen[live, None].to(src)  # (rows, 1)
         if len(live) < len(sentence):
             sentence = sentence[live]
-            _follow(cache, live.to(src.device), moved=True)
+            cache.select(live.to(src.device))
     return outputs
 
 
@@ -359,6 +335,10 @@ assert torch.allclose(length_penalty(length, 0.6), torch.tensor([1, 2, 3, 5]).do
 # the best $2k$: at most $w \le k$ of them end, one per hypothesis, so at least $k$ live on. No hypothesis can give more than
 # $2k$, so the vocabulary is searched once per hypothesis, by PyTorch, and only a few numbers remain to be added and sorted.
 #
+# `topk` sorts, and sorting $V$ logits takes longer than reading them. So the logits are first laid out as a table of 16 rows.
+# The $k$ largest stand in at most $k$ of its columns, and those are the columns with the $k$ largest maxima. Finding maxima is
+# one pass that a processor makes many numbers at a time; what is left to sort are the chosen columns.
+#
 # Equal logits need care. `topk` promises no order among equals and takes another one when the batch has another shape. A
 # sentence's translation must not depend on that. Rows in which equals occur are sorted again, stably: the lower id comes first,
 # as in `argmax`. For the same reason, $\log P$ is added in double precision, where two different logits stay different.
@@ -366,9 +346,24 @@ assert torch.allclose(length_penalty(length, 0.6), torch.tensor([1, 2, 3, 5]).do
 
 # %%
 #| export
+def _largest(logits: Tensor, count: int, height: int = 16) -> tuple[Tensor, Tensor]:
+    """`topk` for many columns: values and ids of the `count` largest logits of each row (rows, V)."""
+    width = logits.size(-1) // height
+    if width < 32 * count:  # a table this small saves nothing
+        return logits.topk(min(count, logits.size(-1)))
+    columns = logits[:, : height * width].unflatten(1, (height, width)).amax(dim=1).topk(count).indices  # (rows, count)
+    table = torch.arange(0, height * width, width, device=logits.device)[:, None] + columns[:, None]
+    rest = torch.arange(height * width, logits.size(-1), device=logits.device).expand(len(logits), -1)
+    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count and the less than height that were left over)
+    values, order = logits.gather(1, ids).topk(count)
+    return values, ids.gather(1, order)
+
+
+# %%
+#| export
 def _best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Values and ids of the `count` largest logits of each row, the largest first; of equals, the lower id first."""
-    values, ids = logits.topk(min(count + 1, logits.size(-1)))
+    values, ids = _largest(logits, count + 1)
     tied = (values[:, 1:] == values[:, :-1]).any(dim=-1)  # topk does not say which of equals it takes
     if tied.any():
         ordered = logits[tied].sort(dim=-1, descending=True, stable=True)
@@ -398,6 +393,8 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
 
 
 # %%
+many = torch.randn(5, 8_003)
+assert all(ours.equal(theirs) for ours, theirs in zip(_largest(many, 9), many.topk(9), strict=True))
 ties = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0, 2.0, 3.0]])
 print(_best_tokens(ties, 3)[1].tolist())
 assert _best_tokens(ties, 3)[1].tolist() == [[1, 2, 4]] and ties.argmax() == 1
@@ -406,7 +403,9 @@ assert _best_tokens(ties, 3)[1].tolist() == [[1, 2, 4]] and ties.argmax() == 1
 # ## The search
 #
 # At first all hypotheses of a sentence would be equal, so there is one row a sentence. The beam widens in the first steps to
-# $k$ rows. Those that end are kept apart, with their scores; they take no place in the beam from those that live.
+# $k$ rows. Those that end are kept apart, with their scores; they take no place in the beam from those that live. The cache
+# follows its rows. All hypotheses of a sentence read the same source, so while no sentence leaves, the memory's keys and values
+# stay where they are.
 #
 # "Terminate early when possible": when is it? Not when the best hypothesis ends, and not when $k$ have ended. With a penalty a
 # longer one can still come out ahead. Two facts give a bound. $\log P$ only falls as a hypothesis grows, and the penalty is
@@ -509,10 +508,9 @@ def beam_search(
         if not len(keep):
             break
         rows = (here * width + parent)[keep].flatten()
-        if width < log_p.size(1):
-            cache.select(rows.to(src.device))
-        elif not rows.equal(torch.arange(len(rows))) or len(keep) < len(over):
-            _follow(cache, rows.to(src.device), moved=len(keep) < len(over))
+        stay = len(keep) == len(over) and width == log_p.size(1)  # each row stays with its sentence
+        if not stay or not rows.equal(torch.arange(len(rows))):
+            cache.select(rows.to(src.device), same_source=stay)
         sentence, log_p, written, worst = sentence[keep], log_p[keep], written[keep], worst[keep]
         tokens = token[keep].view(-1, 1).to(src)
     return found

@@ -111,16 +111,35 @@ def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtyp
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    made_for = {"config": _fingerprint(description["model"])}
-    write_atomically(directory / WEIGHTS_FILE, safetensors.torch.save(weights, made_for))
+    _write_tensors(directory / WEIGHTS_FILE, weights, _fingerprint(description["model"]))
     write_atomically(directory / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
+
+
+# %%
+#| export
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], made_for: str = "") -> None:
+    """Write a safetensors file with a mark, "sha256": the checksum of the tensors, and what they were made for."""
+    mark = f"{_checksum(tensors)} {made_for}".strip()
+    # One entry, since safetensors writes several in any order, and equal models shall be equal files.
+    write_atomically(path, safetensors.torch.save(dict(tensors), {"sha256": mark}))
+
+
+# %%
+#| export
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 # %% [markdown]
 # ## Reading with suspicion
 #
-# The loader compares every name and shape with what the configuration asks for before it builds the model. A damaged file,
-# a file of another model and a file full of NaN each get their own sentence.
+# The loader compares every name and shape with what the configuration asks for before it takes memory or builds the model.
+# A damaged file, a file of another model and a file full of NaN each get their own sentence. One flipped bit among the
+# weights makes other numbers, as finite as before. Only the checksum that was written with them tells.
 
 
 # %%
@@ -151,24 +170,23 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
     description = read_description(directory)["model"]
-    weights = read_tensors(directory / WEIGHTS_FILE)
+    found, metadata = _read_header(directory / WEIGHTS_FILE)
     try:
         config = TransformerConfig.from_json(json.dumps(description))
-        expected = _shapes(config, at_most=len(weights))
+        expected = _shapes(config, at_most=len(found))
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: no tensor can be as large as that
         reason = str(error).partition("\n")[0][:300]
         raise ValueError(f"{directory / CONFIG_FILE} describes no model that fits the weights: {reason}") from error
-    found = {name: tuple(value.shape) for name, value in weights.items()}
     if found != expected:
         name = next(name for name in [*expected, *sorted(found)] if found.get(name) != expected.get(name))
         raise ValueError(
             f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
             f"configuration asks for {expected.get(name)}. The two files come from different models."
         )
+    weights = read_tensors(directory / WEIGHTS_FILE)
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
         raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
-    with safetensors.safe_open(directory / WEIGHTS_FILE, framework="pt") as file:
-        made_for = (file.metadata() or {}).get("config")
+    made_for = metadata.get("config") or metadata.get("sha256", "").partition(" ")[2]  # "config": before checksums
     if made_for and made_for != _fingerprint(description):
         raise ValueError(f"{directory / CONFIG_FILE} has changed since the weights were written for it; restore it.")
     model = Transformer(config)
@@ -201,8 +219,24 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         FileNotFoundError: There is no such file.
         ValueError: It is damaged.
     """
+    written = _read_header(path)[1].get("sha256", "").partition(" ")[0]
     try:
-        return safetensors.torch.load(Path(path).read_bytes())
+        tensors = safetensors.torch.load(Path(path).read_bytes())  # a copy: the file may change later
+    except KeyError as error:
+        raise ValueError(f"{path} holds numbers of type {error}, foreign to checkpoints; give another file.") from error
+    if written and written != _checksum(tensors):  # older files have none
+        raise ValueError(f"{path} is damaged: it holds other numbers than were written; copy it again.")
+    return tensors
+
+
+# %%
+#| export
+def _read_header(path: str | Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """The shapes and the metadata of a safetensors file, which is as long as they say. Takes no memory for the rest."""
+    try:
+        with safetensors.safe_open(path, framework="np") as file:  # "pt" would ask for address space of that size
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            return shapes, file.metadata() or {}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} is damaged or cut short ({error}); copy it again.") from error
 
@@ -224,6 +258,8 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     """
     path = Path(directory) / CONFIG_FILE
     try:
+        if path.stat().st_size > 2**24:
+            raise ValueError("larger than 16 MB")
         description = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); copy it again.") from error
@@ -270,7 +306,7 @@ def save_training_checkpoint(
         unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
         try:
             save_checkpoint(unfinished, model, step=step, **about)
-            write_atomically(unfinished / STATE_FILE, safetensors.torch.save(dict(state)))
+            _write_tensors(unfinished / STATE_FILE, state)
             unfinished.chmod(0o755)
             unfinished.rename(target)
         except BaseException:
@@ -395,6 +431,11 @@ save_checkpoint(folder / "other", Transformer(TransformerConfig.tiny(101)))
 write_atomically(folder / "other" / WEIGHTS_FILE, whole)
 print(complaint(folder / "other"))
 print(complaint(folder / "nowhere"))
+flipped = bytearray(whole)
+flipped[-2] ^= 1  # one bit of the last weight
+write_atomically(folder / "other" / WEIGHTS_FILE, flipped)
+write_atomically(folder / "other" / CONFIG_FILE, (folder / "tiny" / CONFIG_FILE).read_bytes())
+print(complaint(folder / "other"))
 
 # %% [markdown]
 # A write that fails leaves the old file as it was, and nothing beside it.
@@ -427,7 +468,7 @@ assert (mean.embedding.weight == 25).all() and mean.config == model.config
 #
 # * A checkpoint is `config.json` and `model.safetensors`. Loading runs no code from either.
 # * Saved and loaded, the model gives the same logits bit for bit; in float16 it takes half the space.
-# * A broken or foreign file is refused in one sentence; a failed write changes nothing.
+# * A broken or foreign file is refused in one sentence, be it one bit that broke; a failed write changes nothing.
 # * A run's checkpoint appears when it is whole; the mean of several is one call.
 
 # %% [markdown]

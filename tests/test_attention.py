@@ -208,6 +208,8 @@ X = torch.zeros
         (ValueError, lambda: (X(3), X(2, 3), X(2, 3)), r"query \(3,\)"),
         (ValueError, lambda: (X(2, 3), X(3), X(3)), "do not fit together"),
         (ValueError, lambda: (X(2, 3), X(2, 4), X(2, 4)), r"\(2, 3\), key \(2, 4\).*d_k"),
+        (ValueError, lambda: (X(2, 0), X(4, 0), X(4, 3)), r"query \(2, 0\), key \(4, 0\) .*d_k at least 1"),
+        (ValueError, lambda: (X(2, 0), X(4, 3), X(4, 3)), "do not fit together"),
         (ValueError, lambda: (X(2, 3), X(4, 3), X(5, 3)), r"key \(4, 3\) and value \(5, 3\)"),
         (ValueError, lambda: (X(2, 4, 3), X(5, 4, 3), X(5, 4, 3)), "do not fit together"),
         (TypeError, lambda: (X(2, 3), X(4, 3), X(4, 3), X(2, 4)), "mask has dtype torch.float32.*bool"),

@@ -18,11 +18,14 @@ import transformer.checkpoints as module
 from transformer import Transformer, TransformerConfig, count_parameters
 from transformer.checkpoints import (
     CONFIG_FILE,
+    STATE_FILE,
     WEIGHTS_FILE,
     average_checkpoints,
     load_checkpoint,
     read_description,
+    read_tensors,
     save_checkpoint,
+    save_training_checkpoint,
     write_atomically,
 )
 
@@ -193,9 +196,57 @@ def test_a_stray_tail(folder):
     assert "damaged or cut short" in refused(folder)
 
 
-def test_a_flipped_bit_in_the_header_is_never_another_error(folder):
-    """A bit flipped among the numbers gives other numbers, which no one can see; one in the header must not crash."""
-    content = (folder / WEIGHTS_FILE).read_bytes()
+def test_every_flipped_bit_among_the_numbers_is_told(tmp_path):
+    """Of the weights and of the state, in half precision too: most leave the numbers finite."""
+    state = {"step": torch.tensor(3.0), "moment": torch.randn(4, 5), "none": torch.zeros(0, 2)}
+    state["seen"] = torch.tensor([True, False])
+    target = save_training_checkpoint(tmp_path, 3, make_model(), state, keep=1)
+    assert all(value.equal(state[name]) for name, value in read_tensors(target / STATE_FILE).items())
+    save_checkpoint(tmp_path / "half", make_model(), torch.float16)
+    for path, read in (
+        (target / WEIGHTS_FILE, lambda: load_checkpoint(target)),
+        (target / STATE_FILE, lambda: read_tensors(target / STATE_FILE)),
+        (tmp_path / "half" / WEIGHTS_FILE, lambda: load_checkpoint(tmp_path / "half")),
+    ):
+        content = path.read_bytes()
+        start = 8 + struct.unpack("<Q", content[:8])[0]
+        for position in range(start, len(content), max(1, (len(content) - start) // 40)):
+            spoilt = bytearray(content)
+            spoilt[position] ^= 1 << (position % 8)
+            path.write_bytes(spoilt)
+            with pytest.raises(ValueError, match=f"{path.name} is damaged: it holds other numbers .*; copy it again"):
+                read()
+        path.write_bytes(content)
+        assert read(), "what is whole is let through"
+
+
+def test_files_without_a_checksum_load(folder):
+    """As versions before it wrote them: with what they were made for, and still held to it."""
+    before = load_checkpoint(folder).state_dict()
+    mark = module._fingerprint(read_description(folder)["model"])
+    change_weights(folder, lambda weights: None, metadata={"config": mark})
+    assert all(value.equal(before[name]) for name, value in load_checkpoint(folder).state_dict().items())
+    change_weights(folder, lambda weights: None, metadata={"config": mark[::-1]})
+    assert "config.json has changed since the weights were written" in refused(folder)
+
+
+def test_equal_models_are_equal_files(tmp_path):
+    for i in range(8):
+        save_checkpoint(tmp_path / str(i), make_model())
+    assert len({(tmp_path / str(i) / WEIGHTS_FILE).read_bytes() for i in range(8)}) == 1
+
+
+def test_what_was_read_is_no_map_of_the_file(folder):
+    model = load_checkpoint(folder)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    size = (folder / WEIGHTS_FILE).stat().st_size
+    with (folder / WEIGHTS_FILE).open("r+b") as file:
+        file.write(b"\0" * size)
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_flipped_bit_in_the_header_is_told_or_harmless(folder):
+    before, content = load_checkpoint(folder).state_dict(), (folder / WEIGHTS_FILE).read_bytes()
     (header,) = struct.unpack("<Q", content[:8])
     messages = []
     for position in [*range(8), *range(8, 8 + header, 29)]:
@@ -203,7 +254,8 @@ def test_a_flipped_bit_in_the_header_is_never_another_error(folder):
         spoilt[position] ^= 1 << (position % 7)
         (folder / WEIGHTS_FILE).write_bytes(spoilt)
         try:
-            load_checkpoint(folder)
+            found = load_checkpoint(folder).state_dict()
+            assert all(value.equal(before[name]) for name, value in found.items())
         except ValueError as error:
             messages.append(str(error))
     assert len(messages) > 0.9 * (8 + header / 29)
@@ -225,6 +277,14 @@ def test_a_hostile_header(folder):
     ):
         (folder / WEIGHTS_FILE).write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8)
         assert "damaged or cut short" in refused(folder)
+
+
+def test_a_type_that_torch_lacks(folder):
+    header = b'{"x":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}'
+    (folder / WEIGHTS_FILE).write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 2)
+    with pytest.raises(ValueError, match=r"model.safetensors holds numbers of type 'F4', foreign to checkpoints"):
+        read_tensors(folder / WEIGHTS_FILE)
+    refused(folder)
 
 
 class Bomb:

@@ -167,6 +167,39 @@ def test_a_checkpoint_that_says_nothing_of_its_training(copy, capfd, about):
     assert "do not belong together" in resume(capfd, copy)
 
 
+RECORD = {"step": 1, "loss": 1.0, "perplexity": 2.0, "learning_rate": 0.1, "source_tokens": 3, "target_tokens": 3}
+RECORD |= {"flops": 9, "seconds": 0.1, "scores": {}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"[]", b"3", b"null", b'"text"', b"{}", b'{"step": 1}', b"no JSON", b"\xff\xfe", b"\x00" * 50),
+        *(b"[" * 100_000, b"9" * 10_000),
+        *(json.dumps(RECORD | change).encode() for change in ({"x": 1}, {"step": "1"}, {"loss": None}, {"flops": []})),
+        *(json.dumps(RECORD | {"scores": scores}).encode() for scores in (3, [], {"bleu": "x"})),
+        json.dumps(RECORD).encode()[:-9],
+    ],
+    ids=lambda line: repr(line[:40]),
+)
+def test_a_line_of_the_log_that_is_no_record(copy, capfd, line):
+    """Wherever it stands; only half a line at the end is what a kill leaves."""
+    whole = (copy / "log.jsonl").read_bytes()
+    for place in range(3):
+        lines = whole.splitlines(keepends=True)
+        lines.insert(place, line + b"\n")
+        content, number = b"".join(lines), place + 1
+        (copy / "log.jsonl").write_bytes(content)
+        assert f"log.jsonl, line {number} is no record; remove that line" in resume(capfd, copy)
+        assert (copy / "log.jsonl").read_bytes() == content
+
+
+def test_a_foreign_last_line_is_no_half_of_ours(copy, capfd):
+    with (copy / "log.jsonl").open("ab") as file:
+        file.write(b"[1, 2]")
+    assert "log.jsonl, line 3 is no record" in resume(capfd, copy)
+
+
 def test_unchanged_it_resumes(copy):
     """The checks above let through what is whole: else they would prove nothing."""
     assert call("train", "--run", copy, "--resume", "--steps", 6, "--device", "cpu") == 0
@@ -299,16 +332,46 @@ def test_another_tokenizer_of_the_same_size_is_told(copy):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_damaged_model_files_are_never_another_error(copy, name):
-    """ValueError or a model: weights of which a bit flipped into another finite number are a model, too."""
-    path = copy / name
+    """ValueError, or the model as it was: what is told "about" it has no checksum."""
+    path, before = copy / name, load_checkpoint(copy).state_dict()
     whole, refused = path.read_bytes(), 0
     for content in damaged_versions(whole, 200):
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            load_checkpoint(copy)
+            found = load_checkpoint(copy).state_dict()
+            assert all(value.equal(before[name]) for name, value in found.items())
             refused -= 1
         refused += 1
-    assert refused > 100
+    assert refused > (190 if name == "model.safetensors" else 100)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+@pytest.mark.parametrize("whole", [True, False], ids=["after its content", "nothing but zeros"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state.safetensors", "config.json", "log.jsonl"])
+def test_a_file_of_a_tebibyte_takes_no_memory(copy, capfd, name, whole):
+    path = copy / name if name == "log.jsonl" else list_checkpoints(copy)[-1] / name
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size if whole else 0)
+        try:
+            file.truncate(2**40)
+        except OSError:
+            pytest.skip("the file system has no such large files")
+    begun = time.monotonic()
+    assert re.search(rf"{name}.*(is damaged.*copy it again|is no record; remove that line)", resume(capfd, copy))
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+def test_weights_that_claim_a_tebibyte_are_compared_before_they_are_read(copy):
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
+    with (copy / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        try:
+            file.truncate(file.tell() + 2**40)
+        except OSError:
+            pytest.skip("the file system has no such large files")
+    with pytest.raises(ValueError, match=r"describes no model that fits|does not fit config.json"):
+        load_checkpoint(copy)
 
 
 def test_a_pickle_under_our_names_runs_no_code(copy, tmp_path, capfd):

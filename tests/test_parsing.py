@@ -173,6 +173,21 @@ def test_no_phrase_at_all_is_a_flat_tree(tokens):
     assert found.repaired and found.flat and found.tree.label == "TOP" and not brackets(found.tree)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: list(read_trees(A_TREE)),
+        lambda: parse_linearized("(S NN )S", ["cat"]),
+        lambda: parse_linearized(["(S", "NN", ")S"], "cat"),
+        lambda: right_branching("the cat sleeps"),
+        lambda: MajorityParser([tree(A_TREE)]).parse("the cat sleeps"),
+    ],
+)
+def test_a_string_is_not_read_letter_by_letter(call):
+    with pytest.raises(TypeError, match=r"takes .*(put the one line into a list|split the string at its spaces)"):
+        call()
+
+
 def test_a_sentence_without_words_is_refused():
     with pytest.raises(ValueError, match="at least one word"):
         parse_linearized(["(S", ")S"], [])

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 57eaa1e2cc935e45
+# sha256 of what follows: 15ed34314af405df
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -207,6 +207,8 @@ __all__ = [
     "Exercise",
     "check",
     "list_exercises",
+    "BeamCache",
+    "FastTransformer",
     "__version__",
     "check_version",
 ]
@@ -408,6 +410,8 @@ _HOME = {
     "Exercise": "exercises",
     "check": "exercises",
     "list_exercises": "exercises",
+    "BeamCache": "fast_cpu",
+    "FastTransformer": "fast_cpu",
 }
 _MODULES = (
     "attention",
@@ -421,6 +425,7 @@ _MODULES = (
     "downloads",
     "embeddings",
     "exercises",
+    "fast_cpu",
     "feed_forward",
     "gpt",
     "layers",
@@ -457,6 +462,7 @@ if TYPE_CHECKING:
     from transformer import downloads as downloads
     from transformer import embeddings as embeddings
     from transformer import exercises as exercises
+    from transformer import fast_cpu as fast_cpu
     from transformer import feed_forward as feed_forward
     from transformer import gpt as gpt
     from transformer import layers as layers
@@ -551,6 +557,7 @@ if TYPE_CHECKING:
     )
     from transformer.embeddings import TokenEmbedding
     from transformer.exercises import Exercise, Verdict, check, list_exercises
+    from transformer.fast_cpu import BeamCache, FastTransformer
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.gpt import GPT, GELUFeedForward, GPTConfig, convert_gpt2_weights
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_2_1_scaled_dot_product_attention.py, Section 3.2.1; edit that file, not this one.
-# sha256 of what follows: c1e12db847090eff
+# sha256 of what follows: a401eac914dcc5b4
 """Scaled Dot-Product Attention (Section 3.2.1)."""
 
 import math
@@ -34,7 +34,7 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: A dtype is wrong.
-        ValueError: The shapes do not fit together.
+        ValueError: The shapes do not fit together, or d_k is 0.
 
     Source: §3.2.1, Eq. 1.
     """
@@ -78,7 +78,7 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
 
     Raises:
         TypeError: A dtype is wrong: queries, keys and values share one floating type, a mask is bool.
-        ValueError: The shapes do not fit together.
+        ValueError: The shapes do not fit together, or d_k is 0.
 
     Source: §3.2.1.
     """
@@ -89,10 +89,10 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         )
     batches = list(zip(reversed(query.shape[:-2]), reversed(key.shape[:-2]), strict=False))
     fit = query.dim() >= 2 and key.dim() >= 2 and all(a == b or 1 in (a, b) for a, b in batches)
-    if not fit or query.size(-1) != key.size(-1) or key.shape[:-1] != value.shape[:-1]:
+    if not fit or not query.size(-1) == key.size(-1) > 0 or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
             f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not fit together; "
-            "expected (…, m, d_k), (…, n, d_k) and (…, n, d_v)."
+            "expected (…, m, d_k), (…, n, d_k) and (…, n, d_v), d_k at least 1."
         )
     if mask is None:
         return

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: ec7f3cb8ea07cb5d
+# sha256 of what follows: 199f5335433c1dec
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -45,22 +45,6 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
     return model.new_cache(memory, src_mask, int(limits.max())), limits
 
 
-def _follow(cache: DecoderCache, rows: Tensor, moved: bool) -> None:
-    """Keep these rows, at most as many as there are; `cache.select` in place, and of what is written only.
-
-    Unless moved, each row stays with its sentence, and so the memory stays where it is.
-    """
-    for layer in cache.layers:
-        own = layer.own
-        for kept in (own.keys, own.values):
-            kept[: len(rows), :, : cache.length] = kept[rows, :, : cache.length]
-        own.keys, own.values = own.keys[: len(rows)], own.values[: len(rows)]
-        if moved:
-            layer.memory_keys, layer.memory_values = layer.memory_keys[rows], layer.memory_values[rows]
-    if moved and cache.memory_mask is not None:
-        cache.memory_mask = cache.memory_mask[rows]
-
-
 def _write(
     model: Transformer, src: Tensor, max_new_tokens: int | None, choose: Callable[[Tensor, Tensor, int], Tensor]
 ) -> list[list[int]]:
@@ -82,7 +66,7 @@ def _write(
         tokens = chosen[live, None].to(src)  # (rows, 1)
         if len(live) < len(sentence):
             sentence = sentence[live]
-            _follow(cache, live.to(src.device), moved=True)
+            cache.select(live.to(src.device))
     return outputs
 
 
@@ -133,9 +117,22 @@ def length_penalty(length: Tensor, alpha: float = 0.6, form: str = "gnmt") -> Te
     return ((5 + base) / 6 if form == "gnmt" else base) ** alpha
 
 
+def _largest(logits: Tensor, count: int, height: int = 16) -> tuple[Tensor, Tensor]:
+    """`topk` for many columns: values and ids of the `count` largest logits of each row (rows, V)."""
+    width = logits.size(-1) // height
+    if width < 32 * count:  # a table this small saves nothing
+        return logits.topk(min(count, logits.size(-1)))
+    columns = logits[:, : height * width].unflatten(1, (height, width)).amax(dim=1).topk(count).indices  # (rows, count)
+    table = torch.arange(0, height * width, width, device=logits.device)[:, None] + columns[:, None]
+    rest = torch.arange(height * width, logits.size(-1), device=logits.device).expand(len(logits), -1)
+    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count and the less than height that were left over)
+    values, order = logits.gather(1, ids).topk(count)
+    return values, ids.gather(1, order)
+
+
 def _best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Values and ids of the `count` largest logits of each row, the largest first; of equals, the lower id first."""
-    values, ids = logits.topk(min(count + 1, logits.size(-1)))
+    values, ids = _largest(logits, count + 1)
     tied = (values[:, 1:] == values[:, :-1]).any(dim=-1)  # topk does not say which of equals it takes
     if tied.any():
         ordered = logits[tied].sort(dim=-1, descending=True, stable=True)
@@ -252,10 +249,9 @@ def beam_search(
         if not len(keep):
             break
         rows = (here * width + parent)[keep].flatten()
-        if width < log_p.size(1):
-            cache.select(rows.to(src.device))
-        elif not rows.equal(torch.arange(len(rows))) or len(keep) < len(over):
-            _follow(cache, rows.to(src.device), moved=len(keep) < len(over))
+        stay = len(keep) == len(over) and width == log_p.size(1)  # each row stays with its sentence
+        if not stay or not rows.equal(torch.arange(len(rows))):
+            cache.select(rows.to(src.device), same_source=stay)
         sentence, log_p, written, worst = sentence[keep], log_p[keep], written[keep], worst[keep]
         tokens = token[keep].view(-1, 1).to(src)
     return found

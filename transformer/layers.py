@@ -1,5 +1,5 @@
 # Exported from notebooks/03_1_encoder_and_decoder_stacks.py, Section 3.1; edit that file, not this one.
-# sha256 of what follows: 092c005130b8b07e
+# sha256 of what follows: 91b9047cb3b61c07
 """Encoder and Decoder Stacks (Section 3.1)."""
 
 from collections.abc import Callable, Iterable
@@ -157,14 +157,16 @@ class LayerCache:
         self.own = own
         self.memory_keys, self.memory_values = memory_keys, memory_values
 
-    def select(self, index: Tensor) -> None:
+    def select(self, index: Tensor, same_source: bool = False) -> None:
         """Keep these rows of the batch, in this order.
 
         Args:
             index: Row numbers, shape (B',), int64.
+            same_source: Every row takes the place of one with the same source, so the memory stays where it is.
         """
         self.own.select(index)
-        self.memory_keys, self.memory_values = self.memory_keys[index], self.memory_values[index]
+        if not same_source:
+            self.memory_keys, self.memory_values = self.memory_keys[index], self.memory_values[index]
 
 
 class DecoderLayer(nn.Module):

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: 17393c0e35a18d87
+# sha256 of what follows: 1d908dc82e54a36d
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -199,15 +199,16 @@ class DecoderCache:
         """Number of target positions decoded so far: the position of the next token."""
         return self.layers[0].own.length
 
-    def select(self, index: Tensor) -> None:
+    def select(self, index: Tensor, same_source: bool = False) -> None:
         """Keep these rows of the batch, in this order: beams that live on, sentences that are not finished.
 
         Args:
             index: Row numbers, shape (B',), int64; a row may be repeated.
+            same_source: Every row takes the place of one with the same source, so the memory stays where it is.
         """
         for layer in self.layers:
-            layer.select(index)
-        if self.memory_mask is not None:
+            layer.select(index, same_source)
+        if self.memory_mask is not None and not same_source:
             self.memory_mask = self.memory_mask[index]
 
 

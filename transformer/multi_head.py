@@ -1,5 +1,5 @@
 # Exported from notebooks/03_2_2_multi_head_attention.py, Section 3.2.2; edit that file, not this one.
-# sha256 of what follows: 20d28bf44cde1767
+# sha256 of what follows: 35b3bb2f5eb011aa
 """Multi-Head Attention (Section 3.2.2)."""
 
 from collections.abc import Callable
@@ -182,4 +182,9 @@ class KeyValueCache:
         Args:
             index: Row numbers, shape (B',), int64.
         """
-        self.keys, self.values = self.keys[index], self.values[index]
+        if len(index) > len(self.keys):
+            self.keys, self.values = self.keys[index], self.values[index]
+            return
+        for room in (self.keys, self.values):  # in place, and only what is written
+            room[: len(index), :, : self.length] = room[index, :, : self.length]
+        self.keys, self.values = self.keys[: len(index)], self.values[: len(index)]

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_3_english_constituency_parsing.py, Section 6.3; edit that file, not this one.
-# sha256 of what follows: c1d945f0fe1ff6cc
+# sha256 of what follows: 137cb9649e3510cf
 """English Constituency Parsing (Section 6.3)."""
 
 import re
@@ -85,11 +85,14 @@ def read_trees(lines: Iterable[str]) -> Iterator[Tree]:
         The trees, as they come.
 
     Raises:
+        TypeError: A string is given in place of many.
         ValueError: The brackets do not balance, a phrase has no label or no word, or a word has no tag; the message
             gives the line.
 
     Source: §6.3.
     """
+    if isinstance(lines, str):
+        raise TypeError("read_trees takes many lines; put the one line into a list.")
     opened: list[_Opened] = []
     for number, line in enumerate(lines, 1):
         for token in re.findall(r"[()]|[^() \t\r\n]+", line):  # a word may hold any other space
@@ -213,10 +216,13 @@ def parse_linearized(tokens: Sequence[str], words: Sequence[str]) -> Parsed:
         The tree, and whether it had to be mended.
 
     Raises:
+        TypeError: A string is given in place of a list.
         ValueError: There is no word.
 
     Source: §6.3; how malformed output counts is left open by the paper.
     """
+    if isinstance(tokens, str) or isinstance(words, str):
+        raise TypeError("parse_linearized takes lists of tokens and words; split the string at its spaces.")
     if not words:
         raise ValueError("a tree needs at least one word; leave empty sentences out.")
     opened: list[tuple[str, list[Tree]]] = [("TOP", [])]
@@ -336,8 +342,13 @@ def right_branching(words: Sequence[str], root: str = "S", inner: str = "NP") ->
     Returns:
         The tree; its words have the tag XX.
 
+    Raises:
+        TypeError: A string is given in place of a list.
+
     Source: not in the paper.
     """
+    if isinstance(words, str):
+        raise TypeError("right_branching takes a list of words; split the string at its spaces.")
     leaves = [Tree("XX", word=word) for word in words]
     tail = leaves[-1:]
     for leaf in leaves[-2:0:-1]:
@@ -370,6 +381,7 @@ class MajorityParser:
             The most frequent tree of this length; if there is none, that of the nearest length, mended to fit.
 
         Raises:
+            TypeError: A string is given in place of a list.
             ValueError: There is no word, or there was no tree to learn from.
         """
         nearest = min(self._shapes, key=lambda length: (abs(length - len(words)), length))

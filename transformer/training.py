@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2_hardware_and_schedule.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: c467244b56d817ae
+# sha256 of what follows: 9b1212d852bfcea0
 """Hardware and Schedule (Section 5.2)."""
 
 import contextlib
@@ -314,10 +314,15 @@ class _Folder:
 
     def _keep_records(self, step: int) -> list[Record]:
         records = []
-        if self.log.exists():
-            for line in self.log.read_bytes().split(b"\n"):
-                with contextlib.suppress(ValueError):  # the last line of a killed run may be half a line
+        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(2**20), b""), 1):
+                try:
                     records.append(Record(**json.loads(line)))
+                    max(0, *dataclasses.astuple(records[-1])[:-1], *records[-1].scores.values())  # are they numbers?
+                except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                    # The last line of a killed run may be half a line: no JSON, no end of line, and nothing behind it.
+                    if line.strip() and (line.endswith(b"\n") or file.read(1) or not isinstance(error, ValueError)):
+                        raise ValueError(f"{self.log}, line {number} is no record; remove that line.") from error
         records = [record for record in records if record.step <= step]
         if rank() == 0:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -430,7 +435,7 @@ def train(
         A record every config.log_every updates, and one at the end; those of the resumed run included.
 
     Raises:
-        ValueError: The batches end too early, or the run to resume is another.
+        ValueError: The batches end too early, the run to resume is another, or its log holds what is no record.
         FileExistsError: The folder holds a run, and resume is False.
         FloatingPointError: The loss is not finite.
         OSError: A checkpoint or the log cannot be written; the last checkpoint is whole.

@@ -1,0 +1,334 @@
+# %% [markdown]
+# # A6 Faster on a CPU
+#
+# The chapters on the paper leave out what only makes one kind of machine quicker. This one puts it back, for translating
+# on a CPU. Three things change: how matrices lie in memory, how a beam remembers its past, and how often a source is
+# read. What is computed does not change. `transformer translate` and `transformer evaluate` use it where there is no GPU.
+
+# %%
+#| default_exp fast_cpu
+
+# %%
+import itertools
+
+import altair as alt
+
+import transformer
+from transformer import Translator, beam_search, greedy_decode, load_toy_translator
+from transformer.corpus import embedded_corpus
+from transformer.data import EOS_ID, pad
+
+transformer.check_version("0.1")
+
+# %% [markdown]
+# ## Few rows, large matrices
+#
+# Training multiplies a matrix by thousands of rows at once. A step of decoding has as many rows as there are hypotheses: four,
+# when one sentence is translated with the paper's beam. All of the decoder's matrices are read for these four rows.
+
+# %%
+config = transformer.TransformerConfig.base()
+d, d_ff, vocabulary = config.d_model, config.d_ff, config.tgt_vocab_size
+read = config.n_layers * (6 * d * d + 2 * d * d_ff) + d * vocabulary  # the memory's keys and values were made before
+print(f"a step of the base model reads {read:,} weights, {read * 4 / 2**20:.0f} MiB in float32")
+print(f"and does {4} multiply-adds with each; a training batch of 2,000 tokens does 2,000")
+assert read == 37_818_368
+
+# %% [markdown]
+# So what counts is how fast weights come from memory. `nn.Linear` keeps $W$ with one row per output, as the paper's $xW$ reads
+# with $W$ transposed. For few rows the library that multiplies (oneMKL, where PyTorch was built with it) reads the other order
+# faster: one row per input. A copy in that order is all it takes. Layers that read the same input
+# become one product: of queries, keys and values.
+
+
+# %%
+#| export
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer.feed_forward import PositionwiseFeedForward
+from transformer.layers import DecoderLayer, LayerCache
+from transformer.model import DecoderCache, Transformer
+from transformer.multi_head import MultiHeadAttention
+
+
+# %%
+#| export
+class _Linear:
+    """Linear layers that read the same input, as one; the matrix has a row per input."""
+
+    def __init__(self, *layers: nn.Linear) -> None:
+        self.weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()  # (inputs, outputs)
+        self.bias = torch.cat([layer.bias.detach() for layer in layers])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)  # (rows, inputs) → (rows, outputs)
+
+
+# %%
+torch.manual_seed(0)
+w_q, w_k, x = nn.Linear(6, 8), nn.Linear(6, 8), torch.randn(4, 6)
+together = _Linear(w_q, w_k)
+print("nn.Linear:", tuple(w_q.weight.shape), "steps", w_q.weight.stride())
+print("here:     ", tuple(together.weight.shape), "steps", together.weight.stride())
+assert torch.allclose(together(x), torch.cat([w_q(x), w_k(x)], dim=1), atol=1e-6)
+
+# %% [markdown]
+# ## A past that stays where it is
+#
+# After each step of a beam, some hypotheses are dropped and others continued twice. The plain cache
+# ([Section 6.1](06_1a_decoding.py)) then moves rows: every hypothesis has a copy of all its keys and values, also of those
+# that it shares with the others. With $w$ hypotheses, a step moves $w \cdot t$ positions to write $w$ new ones.
+#
+# Here nothing moves. The keys and values of all hypotheses of a sentence lie in one row, in the order in which they were
+# written; call their places *slots*. What changes is a small table that says for each hypothesis which slots are its past.
+# Attention looks at all slots and the table hides the others, as a mask does. That is some arithmetic more and much less
+# copying, and one product serves all hypotheses of the sentence.
+#
+# The memory gains likewise: there is one copy a sentence, not one a hypothesis.
+
+
+# %%
+#| export
+class BeamCache(DecoderCache):
+    """The cache of a beam: one row a sentence, and for each of its hypotheses the slots that hold its past.
+
+    Rows of `select` are hypotheses, as many for every sentence, those of a sentence one after the other.
+
+    Args:
+        layers: One cache per decoder layer, with a row per sentence.
+        memory_mask: Bool, (S, 1, 1, n), True where the source holds a token; or None.
+
+    Attributes:
+        past: Shape (S, w, slots): 0 where a slot holds a hypothesis's past, −∞ elsewhere.
+    """
+
+    def __init__(self, layers: list[LayerCache], memory_mask: Tensor | None) -> None:
+        super().__init__(layers, memory_mask)
+        memory = layers[0].memory_keys
+        self.past = memory.new_zeros(len(memory), 1, 0)
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """Number of target positions decoded so far: the position of the next token."""
+        return self._length
+
+    def select(self, index: Tensor, same_source: bool = False) -> None:
+        """Keep these hypotheses, in this order; one may be repeated.
+
+        Args:
+            index: Row numbers, shape (B',), int64.
+            same_source: Every row takes the place of one with the same source.
+
+        Raises:
+            ValueError: A sentence keeps more hypotheses than another, or they are not together.
+        """
+        width = self.past.size(1)
+        sentences, counts = (index // width).unique_consecutive(return_counts=True)
+        if len(counts.unique()) > 1 or len(sentences.unique()) < len(sentences):
+            raise ValueError("a beam keeps as many hypotheses of every sentence, one after the other; see select.")
+        self.past = self.past.flatten(0, 1)[index].unflatten(0, (len(sentences), -1))
+        if not same_source and not sentences.equal(torch.arange(len(self.layers[0].memory_keys))):
+            super().select(sentences)
+
+    def begin_step(self) -> None:
+        """Take a slot for every hypothesis. Each has its own new slot in its past, and not those of the others."""
+        sentences, width, slots = self.past.shape
+        new = self.past.new_full((width, width), -torch.inf).fill_diagonal_(0.0)
+        self.past = torch.cat([self.past, new.expand(sentences, width, width)], dim=-1)
+        self._length += 1
+        for layer in self.layers:
+            own = layer.own
+            if slots + width > own.keys.size(2):  # twice the room, so that copying it is rare
+                room = (0, 0, 0, slots + width)
+                own.keys, own.values = F.pad(own.keys, room), F.pad(own.values, room)
+
+
+# %% [markdown]
+# ## The model
+#
+# The parts are those of the model: embeddings, normalizations and the whole encoder. Only the decoder's step is written anew,
+# from the lines of [Section 3.1](03_1_encoder_and_decoder_stacks.py) and
+# [Section 3.2.2](03_2_2_multi_head_attention.py), for one new token of each hypothesis.
+
+
+# %%
+#| export
+class _Step:
+    """One decoder layer, for one new token of each hypothesis."""
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        own, other, ffn = layer.self_attention, layer.memory_attention, layer.feed_forward
+        if not (type(own) is type(other) is MultiHeadAttention and type(ffn) is PositionwiseFeedForward):
+            raise TypeError("a layer has parts other than the paper's, which FastTransformer would not compute.")
+        self.layer, self.n_heads = layer, own.n_heads
+        self.widths = [own.n_heads * own.d_k, own.n_heads * own.d_k, own.n_heads * own.d_v]
+        self.w_qkv, self.w_o = _Linear(own.w_q, own.w_k, own.w_v), _Linear(own.w_o)
+        self.memory_w_q, self.memory_w_o = _Linear(other.w_q), _Linear(other.w_o)
+        self.w_1, self.w_2 = _Linear(ffn.w_1), _Linear(ffn.w_2)
+
+    def __call__(self, x: Tensor, cache: LayerCache, past: Tensor | None, memory_mask: Tensor | None) -> Tensor:
+        """From and to (S·w, d_model); past (S, 1, w, slots), memory_mask (S, 1, 1, n)."""
+        sentences, layer = len(cache.memory_keys), self.layer
+
+        def split(x: Tensor) -> Tensor:
+            return x.view(sentences, -1, self.n_heads, x.size(-1) // self.n_heads).transpose(1, 2)  # (S, h, w, d_k)
+
+        def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+            heads = F.scaled_dot_product_attention(split(query), keys, values, mask)  # (S, h, w, d_v)
+            return heads.transpose(1, 2).reshape(len(query), -1)  # (S·w, h·d_v)
+
+        def attend_self(x: Tensor) -> Tensor:
+            query, key, value = self.w_qkv(x).split(self.widths, dim=-1)
+            return self.w_o(attend(query, *cache.own.append(split(key), split(value)), past))
+
+        def attend_memory(x: Tensor) -> Tensor:
+            heads = attend(self.memory_w_q(x), cache.memory_keys, cache.memory_values, memory_mask)
+            return self.memory_w_o(heads)
+
+        x = layer.self_attention_block(x, attend_self)
+        x = layer.memory_attention_block(x, attend_memory)
+        return layer.feed_forward_block(x, lambda x: self.w_2(self.w_1(x).relu_()))
+
+
+# %%
+#| export
+class FastTransformer(Transformer):
+    """A trained model that decodes faster on a CPU. What it computes is the same up to rounding.
+
+    It has the parts of the model, and a second copy of the decoder's matrices, made now: a later change of the model's
+    weights does not reach it. `encode` and `forward` are the model's.
+
+    Args:
+        model: On the CPU and in evaluation mode.
+
+    Raises:
+        TypeError: A layer has parts other than the paper's.
+        ValueError: The model is on another device or in training mode.
+
+    Source: not in the paper.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        device = next(model.parameters()).device
+        if device.type != "cpu" or model.training:
+            mode = "training" if model.training else "evaluation"
+            raise ValueError(f"the model is on {device} in {mode} mode; move it to the CPU and call eval() first.")
+        nn.Module.__init__(self)
+        self.config = model.config
+        for name, part in model.named_children():
+            self.add_module(name, part)
+        layers: list[DecoderLayer] = list(model.decoder.layers)  # type: ignore[arg-type]
+        self._steps = [_Step(layer) for layer in layers]
+        self._tgt_embedding = model.embedding if model.config.tie_embeddings else model.tgt_embedding
+        matrix = model.embedding.weight if model.config.tie_embeddings else model.output.weight
+        self._projection = matrix.detach().t().contiguous()  # (d_model, V)
+        self.eval()
+
+    def new_cache(self, memory: Tensor, memory_mask: Tensor | None, max_new_tokens: int) -> BeamCache:
+        """Prepare to generate, as `Transformer.new_cache`.
+
+        Args:
+            memory: From `encode`, shape (S, n, d_model).
+            memory_mask: Bool, (S, 1, 1, n), or None.
+            max_new_tokens: Number of target positions to begin with; there is room for more.
+
+        Returns:
+            An empty cache.
+
+        Raises:
+            ValueError: max_new_tokens is less than 1, or weights of attention are to be recorded, which needs the model.
+        """
+        if any(part.on_weights is not None for part in self.modules() if isinstance(part, MultiHeadAttention)):
+            raise ValueError("FastTransformer makes no weights of attention to record; record those of the model.")
+        made = super().new_cache(memory, memory_mask, max_new_tokens)
+        return BeamCache(made.layers, memory_mask)
+
+    def decode(
+        self,
+        tgt_in: Tensor,
+        memory: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """Hidden states, as `Transformer.decode`; with a cache, of one new position a row.
+
+        Args:
+            tgt_in: Target ids, shape (B, m); with a cache (S·w, 1).
+            memory: Left out with a cache, and so are the masks.
+            tgt_mask: As in `Transformer.decode`.
+            memory_mask: As in `Transformer.decode`.
+            cache: From `new_cache`; it is extended by one position.
+
+        Returns:
+            Shape (B, m, d_model).
+
+        Raises:
+            ValueError: Neither or both of memory and cache are given, or the shapes do not fit together.
+        """
+        if cache is None or memory is not None:
+            return super().decode(tgt_in, memory, tgt_mask, memory_mask, cache)
+        if not isinstance(cache, BeamCache) or tgt_in.shape != (cache.past.shape[:2].numel(), 1):
+            raise ValueError(f"tgt_in is {tuple(tgt_in.shape)}; with a cache of this model's own, give one id a row.")
+        x = self.tgt_positions(self._tgt_embedding(tgt_in), cache.length)[:, 0]  # (S·w, d_model)
+        cache.begin_step()
+        past = cache.past[:, None] if cache.past.size(1) > 1 else None  # a single hypothesis has written all slots
+        for step, layer in zip(self._steps, cache.layers, strict=True):
+            x = step(x, layer, past, cache.memory_mask)
+        return (x if self.decoder.norm is None else self.decoder.norm(x))[:, None]
+
+    def output_projection(self, hidden: Tensor) -> Tensor:
+        """The pre-softmax linear transformation.
+
+        Args:
+            hidden: Shape (B, m, d_model).
+
+        Returns:
+            Logits, shape (B, m, V).
+        """
+        return hidden @ self._projection
+
+
+# %% [markdown]
+# ### Check it: the same translations
+#
+# Two hundred unseen sentences of the embedded corpus, with the paper's beam and greedily. Sums are added up in another order,
+# so a logit may differ in its last digits; no translation does.
+
+# %%
+translator = load_toy_translator()
+faster = Translator(FastTransformer(translator.model), translator.tokenizer)
+sentences = [pair.source for pair in itertools.islice(embedded_corpus("test"), 200)]
+for beam_size in (4, 1):
+    assert faster.translate(sentences, beam_size=beam_size) == translator.translate(sentences, beam_size=beam_size)
+print(len(sentences), "sentences: the same translations")
+
+# %% [markdown]
+# ### See it: whose past is which slot
+#
+# A sentence is written with a beam of four, step by step, and the table is looked at after each. A slot that no row marks
+# belongs to a hypothesis that was dropped: its keys and values stay where they are, and nobody looks at them again.
+
+# %%
+sentence, seen, beginning = "the old dog did not see the cat because it was too tired .", [], FastTransformer.decode
+ids = pad([[*translator.tokenizer.encode(sentence), EOS_ID]])
+
+
+class Watched(FastTransformer):
+    """Notes after every step which tokens were written and what each hypothesis's past is."""
+
+    def decode(self, tgt_in: Tensor, *arguments: Tensor, cache: BeamCache) -> Tensor:
+        hidden = super().decode(tgt_in, *arguments, cache=cache)
+        seen.append((tgt_in[:, 0].tolist(), (cache.past[0] == 0).tolist()))
+        return hidden
+
+
+best = beam_search(Watched(translator.model), ids)[0][0]
+print(translator.tokenizer.decode(best.ids))
+written = [token for tokens, _ in seen for token in tokens]  # by slot
+pieces = ["<s>", *map(translator.tokenizer.piece, written[1:])]
+steps = [step for step, (tokens, _) in enumerate(seen) for _ in tokens]  # of each slot
+assert len(seen[-1][1][0]) == len(written)
