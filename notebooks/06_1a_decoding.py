@@ -354,7 +354,7 @@ def _largest(logits: Tensor, count: int, height: int = 16) -> tuple[Tensor, Tens
     columns = logits[:, : height * width].unflatten(1, (height, width)).amax(dim=1).topk(count).indices  # (rows, count)
     table = torch.arange(0, height * width, width, device=logits.device)[:, None] + columns[:, None]
     rest = torch.arange(height * width, logits.size(-1), device=logits.device).expand(len(logits), -1)
-    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count and the less than height that were left over)
+    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count, and less than height more)
     values, order = logits.gather(1, ids).topk(count)
     return values, ids.gather(1, order)
 

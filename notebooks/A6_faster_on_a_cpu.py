@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A6 Faster on a CPU
 #
-# The chapters on the paper leave out what only makes one kind of machine quicker. This one puts it back, for translating
-# on a CPU. Three things change: how matrices lie in memory, how a beam remembers its past, and how often a source is
-# read. What is computed does not change. `transformer translate` and `transformer evaluate` use it where there is no GPU.
+# The chapters on the paper leave out what only makes one kind of machine quicker. This one puts it back, for a CPU. In
+# decoding three things change: how matrices lie in memory, how a beam remembers its past, and how often a source is read. In
+# training one does: how dropout draws. What is computed does not change. The [command line](A4_command_line.py) uses all
+# of it where there is no GPU; nothing else asks for it.
 
 # %%
 #| default_exp fast_cpu
@@ -31,8 +32,8 @@ config = transformer.TransformerConfig.base()
 d, d_ff, vocabulary = config.d_model, config.d_ff, config.tgt_vocab_size
 read = config.n_layers * (6 * d * d + 2 * d * d_ff) + d * vocabulary  # the memory's keys and values were made before
 print(f"a step of the base model reads {read:,} weights, {read * 4 / 2**20:.0f} MiB in float32")
-print(f"and does {4} multiply-adds with each; a training batch of 2,000 tokens does 2,000")
-assert read == 37_818_368
+print("and does 4 multiply-adds with each; a training batch of 2,000 tokens does 2,000")
+assert read == 40_964_096
 
 # %% [markdown]
 # So what counts is how fast weights come from memory. `nn.Linear` keeps $W$ with one row per output, as the paper's $xW$ reads
@@ -43,6 +44,8 @@ assert read == 37_818_368
 
 # %%
 #| export
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -205,13 +208,15 @@ class FastTransformer(Transformer):
         model: On the CPU and in evaluation mode.
 
     Raises:
-        TypeError: A layer has parts other than the paper's.
+        TypeError: The model is of a class made from Transformer, or a layer has parts other than the paper's.
         ValueError: The model is on another device or in training mode.
 
     Source: not in the paper.
     """
 
     def __init__(self, model: Transformer) -> None:
+        if type(model) is not Transformer:
+            raise TypeError(f"a {type(model).__name__} may compute something else; give a plain Transformer.")
         device = next(model.parameters()).device
         if device.type != "cpu" or model.training:
             mode = "training" if model.training else "evaluation"
@@ -220,9 +225,8 @@ class FastTransformer(Transformer):
         self.config = model.config
         for name, part in model.named_children():
             self.add_module(name, part)
-        layers: list[DecoderLayer] = list(model.decoder.layers)  # type: ignore[arg-type]
+        layers: Any = model.decoder.layers  # a ModuleList forgets that these are decoder layers
         self._steps = [_Step(layer) for layer in layers]
-        self._tgt_embedding = model.embedding if model.config.tie_embeddings else model.tgt_embedding
         matrix = model.embedding.weight if model.config.tie_embeddings else model.output.weight
         self._projection = matrix.detach().t().contiguous()  # (d_model, V)
         self.eval()
@@ -239,7 +243,7 @@ class FastTransformer(Transformer):
             An empty cache.
 
         Raises:
-            ValueError: max_new_tokens is less than 1, or weights of attention are to be recorded, which needs the model.
+            ValueError: max_new_tokens is less than 1, or weights of attention are recorded, which only the model makes.
         """
         if any(part.on_weights is not None for part in self.modules() if isinstance(part, MultiHeadAttention)):
             raise ValueError("FastTransformer makes no weights of attention to record; record those of the model.")
@@ -273,7 +277,8 @@ class FastTransformer(Transformer):
             return super().decode(tgt_in, memory, tgt_mask, memory_mask, cache)
         if not isinstance(cache, BeamCache) or tgt_in.shape != (cache.past.shape[:2].numel(), 1):
             raise ValueError(f"tgt_in is {tuple(tgt_in.shape)}; with a cache of this model's own, give one id a row.")
-        x = self.tgt_positions(self._tgt_embedding(tgt_in), cache.length)[:, 0]  # (S·w, d_model)
+        embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
+        x = self.tgt_positions(embedding(tgt_in), cache.length)[:, 0]  # (S·w, d_model)
         cache.begin_step()
         past = cache.past[:, None] if cache.past.size(1) > 1 else None  # a single hypothesis has written all slots
         for step, layer in zip(self._steps, cache.layers, strict=True):
@@ -313,22 +318,156 @@ print(len(sentences), "sentences: the same translations")
 # belongs to a hypothesis that was dropped: its keys and values stay where they are, and nobody looks at them again.
 
 # %%
-sentence, seen, beginning = "the old dog did not see the cat because it was too tired .", [], FastTransformer.decode
-ids = pad([[*translator.tokenizer.encode(sentence), EOS_ID]])
+sentence = "the old dog did not see the cat because it was too tired ."
+seen: list[tuple[list[int], list[list[bool]]]] = []
 
 
 class Watched(FastTransformer):
-    """Notes after every step which tokens were written and what each hypothesis's past is."""
+    """Notes at every step which tokens are read, and what each hypothesis's past is."""
 
-    def decode(self, tgt_in: Tensor, *arguments: Tensor, cache: BeamCache) -> Tensor:
-        hidden = super().decode(tgt_in, *arguments, cache=cache)
+    def decode(self, tgt_in: Tensor, *others: Tensor, cache: BeamCache) -> Tensor:
+        hidden = super().decode(tgt_in, *others, cache=cache)
         seen.append((tgt_in[:, 0].tolist(), (cache.past[0] == 0).tolist()))
         return hidden
 
 
+ids = pad([[*translator.tokenizer.encode(sentence), EOS_ID]])
 best = beam_search(Watched(translator.model), ids)[0][0]
 print(translator.tokenizer.decode(best.ids))
-written = [token for tokens, _ in seen for token in tokens]  # by slot
-pieces = ["<s>", *map(translator.tokenizer.piece, written[1:])]
-steps = [step for step, (tokens, _) in enumerate(seen) for _ in tokens]  # of each slot
-assert len(seen[-1][1][0]) == len(written)
+tokens = [token for read, _ in seen for token in read]  # of every slot
+pieces = translator.tokenizer.pieces(tokens)
+assert all(len(past[0]) == sum(len(read) for read, _ in seen[: i + 1]) for i, (_, past) in enumerate(seen))
+assert all(sum(row) == i + 1 for i, (_, past) in enumerate(seen) for row in past), "a past has one slot a step"
+
+# %%
+marks = [
+    {"step": i, "slot": slot, "token": pieces[slot], "hypothesis": j + 1, "is": "past" if mine else "hidden"}
+    for i, (_, past) in enumerate(seen[:10], 1)
+    for j, row in enumerate(past)
+    for slot, mine in enumerate(row)
+]
+step = alt.param("step", value=6, bind=alt.binding_range(min=1, max=10, step=1, name="after step "))
+chart = (
+    alt.Chart(alt.Data(values=marks))
+    .transform_filter("datum.step == step")
+    .mark_rect(stroke="#888888", strokeWidth=0.5)
+    .encode(
+        x=alt.X("slot:O", title="slot, with the token written there", axis=alt.Axis(labelExpr=f"{pieces}[datum.value]")),
+        y=alt.Y("hypothesis:O", title="hypothesis"),
+        color=alt.Color("is:N", scale=alt.Scale(domain=["past", "hidden"], range=["#0072B2", "#e8e8e8"]), title=None),
+        tooltip=["hypothesis:O", "slot:O", "token:N", "is:N"],
+    )
+    .properties(title="Nothing moves; only the marks change", width=520, height=90)
+    .add_params(step)
+)
+chart
+
+# %% [markdown]
+# Move the step. The first slot, the begin token, is everybody's past. Where hypotheses share a beginning they mark the same
+# slots; the plain cache would hold a copy for each. The last four slots are always a diagonal: each hypothesis has its own new
+# token.
+
+# %% [markdown]
+# ## Dropout draws quicker
+#
+# In training, matrices have many rows and no layout helps. What is left to save is small next to the products, but for one
+# thing: dropout draws a random number for every number it may drop, and on a CPU PyTorch draws them one after the other.
+# Dropping with a probability needs few random bits. Here one draw of 64 bits serves four numbers; each is dropped if its 16
+# bits, read as a whole number, lie below $P_{drop} \cdot 2^{16}$. The rate is therefore a multiple of $2^{-16}$, and what is kept
+# is scaled by the rate that is really used, so the expectation is exact.
+
+
+# %%
+#| export
+class FastDropout(nn.Dropout):
+    """Dropout for training on a CPU: one draw of 64 random bits serves four numbers.
+
+    Args:
+        p: The rate; a multiple of 2^-16 is used, the nearest.
+
+    Source: §5.4; the way to draw is not in the paper.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop numbers at random in training.
+
+        Args:
+            x: Any shape, on the CPU.
+
+        Returns:
+            The same shape: 0 where a number was dropped, and what was kept divided by 1 − p.
+        """
+        dropped = round(self.p * 2**16)  # of 2^16
+        if not self.training or dropped == 0:
+            return x
+        if dropped == 2**16:
+            return x * 0.0
+        draws = torch.empty(x.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None)
+        kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
+        return x * kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+# %%
+#| export
+def use_fast_dropout(model: nn.Module) -> None:
+    """Let a model that trains on a CPU draw its dropout quicker, in place. Random numbers differ from before.
+
+    Args:
+        model: The model; every `nn.Dropout` in it is replaced.
+
+    Source: not in the paper.
+    """
+    for part in list(model.modules()):
+        for name, child in part.named_children():
+            if type(child) is nn.Dropout:
+                setattr(part, name, FastDropout(child.p).train(child.training))
+
+
+# %% [markdown]
+# ### Check it: the rate, the scale, and every place alike
+#
+# A million ones. The mean stays 1, the share that is dropped is $P_{drop}$, and the four numbers that share a draw are dropped
+# equally often and independently: two neighbours are both dropped with probability $P_{drop}^2$. Five standard deviations are
+# allowed.
+
+# %%
+torch.manual_seed(0)
+n, p = 2**20, 0.1
+gone = (FastDropout(p)(torch.ones(n)) == 0).view(-1, 4).float()
+by_place, both = gone.mean(dim=0), (gone[:, 0] * gone[:, 1]).mean()
+print("dropped, by place in a draw:", [round(share, 4) for share in by_place.tolist()], " two neighbours:", f"{both:.4f}")
+assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both - p * p) < 5 * (p * p / (n / 4)) ** 0.5
+
+# %% [markdown]
+# ## What we now know
+#
+# - A step of decoding is bound by reading the decoder's weights, so their order in memory counts.
+# - The hypotheses of a sentence share most of their past and all of their source. A table of who looks at which slot saves the
+#   copies.
+# - None of it changes a translation.
+#
+# How much each of them gains, and against what, is measured in [How fast, and why](../book/how_fast.md).
+#
+# ## Exercises
+#
+# 1. **Minutes.** With a beam of 4 and a target of 50 tokens, how many positions does the plain cache move in a layer, and how
+#    many slots does the beam's cache hold at the end? The first step has one row.
+# 2. **An hour.** Slots that are nobody's past are never looked at again. Drop them when they are more than half of all. For which
+#    lengths does it gain?
+
+# %% [markdown]
+# Solution to exercise 1: after each step from the second on, the plain cache moves four rows of all positions so far. The
+# beam's cache takes one slot in the first step and four in each later one.
+
+# %% tags=["hide-cell"]
+print(sum(4 * t for t in range(2, 50)), "positions moved;", 1 + 4 * 49, "slots")
+assert sum(4 * t for t in range(2, 50)) == 4_896 and 1 + 4 * 49 == 197
+
+# %% [markdown]
+# ## The notebook and the module agree
+
+# %%
+imported = transformer.FastTransformer(translator.model)
+assert beam_search(imported, ids) == beam_search(FastTransformer(translator.model), ids)
+assert greedy_decode(imported, ids) == greedy_decode(translator.model, ids)
+print("the same hypotheses with the same scores")

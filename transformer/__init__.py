@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 15ed34314af405df
+# sha256 of what follows: 484f101cd8d7c5a0
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -209,6 +209,8 @@ __all__ = [
     "list_exercises",
     "BeamCache",
     "FastTransformer",
+    "FastDropout",
+    "use_fast_dropout",
     "__version__",
     "check_version",
 ]
@@ -412,6 +414,8 @@ _HOME = {
     "list_exercises": "exercises",
     "BeamCache": "fast_cpu",
     "FastTransformer": "fast_cpu",
+    "FastDropout": "fast_cpu",
+    "use_fast_dropout": "fast_cpu",
 }
 _MODULES = (
     "attention",
@@ -557,7 +561,7 @@ if TYPE_CHECKING:
     )
     from transformer.embeddings import TokenEmbedding
     from transformer.exercises import Exercise, Verdict, check, list_exercises
-    from transformer.fast_cpu import BeamCache, FastTransformer
+    from transformer.fast_cpu import BeamCache, FastDropout, FastTransformer, use_fast_dropout
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.gpt import GPT, GELUFeedForward, GPTConfig, convert_gpt2_weights
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock

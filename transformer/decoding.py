@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 199f5335433c1dec
+# sha256 of what follows: 9b44b37c1ac18268
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -125,7 +125,7 @@ def _largest(logits: Tensor, count: int, height: int = 16) -> tuple[Tensor, Tens
     columns = logits[:, : height * width].unflatten(1, (height, width)).amax(dim=1).topk(count).indices  # (rows, count)
     table = torch.arange(0, height * width, width, device=logits.device)[:, None] + columns[:, None]
     rest = torch.arange(height * width, logits.size(-1), device=logits.device).expand(len(logits), -1)
-    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count and the less than height that were left over)
+    ids = torch.cat([table.flatten(1), rest], dim=1)  # (rows, height·count, and less than height more)
     values, order = logits.gather(1, ids).topk(count)
     return values, ids.gather(1, order)
 

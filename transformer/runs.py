@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 8d44bcc116df7ee4
+# sha256 of what follows: 5d7e04c6e1f88f4e
 """A Run and Its Folder (Appendix A3a)."""
 
 import contextlib
@@ -33,6 +33,7 @@ from transformer.checkpoints import (
 )
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
+from transformer.fast_cpu import use_fast_dropout
 from transformer.ledger import Ledger, measure_peak
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
@@ -216,6 +217,8 @@ def train_run(
     dtype = pick_precision(training.precision, place)
     torch.manual_seed(training.seed)
     model = Transformer(model_config)
+    if place.type == "cpu":
+        use_fast_dropout(model)
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked
