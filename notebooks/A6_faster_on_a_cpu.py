@@ -450,9 +450,10 @@ assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both 
 #
 # ## Exercises
 #
-# 1. **Minutes.** With a beam of 4 and a target of 50 tokens, how many positions does the plain cache move in a layer, and how
+# 1. **Predict, then run.** With a beam of 4 and a target of 50 tokens, how many positions does the plain cache move in a layer, and how
 #    many slots does the beam's cache hold at the end? The first step has one row.
-# 2. **An hour.** Slots that are nobody's past are never looked at again. Drop them when they are more than half of all. For which
+# 2. **Minutes.** Which rate does `FastDropout(1 / 3)` use, and by what does it multiply what it keeps?
+# 3. **An hour.** Slots that are nobody's past are never looked at again. Drop them when they are more than half of all. For which
 #    lengths does it gain?
 
 # %% [markdown]
@@ -462,6 +463,15 @@ assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both 
 # %% tags=["hide-cell"]
 print(sum(4 * t for t in range(2, 50)), "positions moved;", 1 + 4 * 49, "slots")
 assert sum(4 * t for t in range(2, 50)) == 4_896 and 1 + 4 * 49 == 197
+
+# %% [markdown]
+# Solution to exercise 2: the nearest multiple of $2^{-16}$, and the inverse of what that keeps.
+
+# %% tags=["hide-cell"]
+rate = round(2**16 / 3) / 2**16
+[scale] = set(FastDropout(1 / 3)(torch.ones(100)).tolist()) - {0.0}
+print(f"{rate:.7f} in place of {1 / 3:.7f}; times {scale:.7f}")
+assert rate == 21_845 / 65_536 and abs(scale - 1 / (1 - rate)) < 1e-6
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import transformer.decoding
 from transformer import Transformer, TransformerConfig, load_toy_translator
 from transformer.data import make_batch
 
@@ -27,6 +28,7 @@ import preparation  # noqa: E402
 import run  # noqa: E402
 import startup  # noqa: E402
 import training_step  # noqa: E402
+import tricks  # noqa: E402
 import turns  # noqa: E402
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # float32
@@ -204,6 +206,26 @@ def test_decoding_one_sentence_at_a_time():
     assert [len(item) for item in made.items] == [4, 4] and all(src.size(0) == 1 for src, _, _ in made.items[0])
     result = contest.measure(made, rounds=1, pause=0.0)
     assert result["tokens"] == sum(most for item in made.items for _, _, most in item) and result["ratios"] == {}
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_tricks_change_no_translation(batch_size, monkeypatch):
+    largest, select = transformer.decoding._largest, tricks.DecoderCache.select
+    searched = []
+    monkeypatch.setattr(transformer.decoding, "_largest", lambda *them: searched.append(them) or largest(*them))
+    made = tricks.contest("decoding", "small", batch_size, n_items=1)
+    ways = {name: make()(made.items[0]) for name, make in made.make.items()}
+    assert set(ways) == {"simple", "one search", "plain", "one past", "ours"}
+    assert all(written == ways["ours"] for written in ways.values())
+    steps = sum(most for _, _, most in made.items[0])
+    assert len(searched) == 4 * steps, "the simplest way does without"
+    assert tricks.DecoderCache.select is select
+
+
+def test_tricks_of_training():
+    made = tricks.contest("training", "tiny", n_items=2, max_tokens=60)
+    for make in made.make.values():
+        make()(made.items[0])
 
 
 def test_preparation():

@@ -1,5 +1,6 @@
 """Decoding: beam search with 4 beams in batches and one sentence at a time, and greedy search.
 
+Ours is what `transformer translate` uses on a CPU: `FastTransformer` (Appendix A6); tricks.py has the plain model, too.
 All contestants have the very same weights and get the same sentences in the same batches; the search is the same, too
 (4 beams, log P divided by |Y|^0.6, which is the form that all three know).
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from transformer.corpus import embedded_corpus
 from transformer.data import EOS_ID, PAD_ID, make_batch
 from transformer.decoding import beam_search, greedy_decode
+from transformer.fast_cpu import FastTransformer
 from transformer.model import Transformer
 from transformer.translator import load_toy_translator
 
@@ -84,7 +86,7 @@ def contest(
         return load_toy_translator().model if size == "toy" else endless(make_ours(size, 0.0, seed)).eval()
 
     make = {
-        "ours": lambda: ours(model(), beam_size),
+        "ours": lambda: ours(FastTransformer(model()), beam_size),
         "Marian": lambda: marian(model(), beam_size),
         "CTranslate2": lambda: ctranslate2(model(), beam_size),
     }

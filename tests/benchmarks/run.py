@@ -32,11 +32,18 @@ import decoding  # noqa: E402
 import preparation  # noqa: E402
 import startup  # noqa: E402
 import training_step  # noqa: E402
+import tricks  # noqa: E402
 from contest import start  # noqa: E402
 from recording import code_hash, code_used, commit, cpu_seconds, machine  # noqa: E402
 
 RESULT = ROOT / "book" / "results" / "benchmarks.json"
-MODULES = {"training_step": training_step, "decoding": decoding, "preparation": preparation, "startup": startup}
+MODULES = {
+    "training_step": training_step,
+    "decoding": decoding,
+    "preparation": preparation,
+    "startup": startup,
+    "tricks": tricks,
+}
 BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "startup": ("startup", {}),
     "encode text": ("preparation", {"task": "encode"}),
@@ -54,6 +61,9 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "beam 4, batch 32, small": ("decoding", {"size": "small"}),
     "beam 4, one sentence, small": ("decoding", {"size": "small", "batch_size": 1}),
     "greedy, batch 32, small": ("decoding", {"size": "small", "search": "greedy"}),
+    "tricks, beam 4, batch 32, small": ("tricks", {"task": "decoding", "size": "small"}),
+    "tricks, beam 4, one sentence, small": ("tricks", {"task": "decoding", "size": "small", "batch_size": 1}),
+    "tricks, training step, small": ("tricks", {"task": "training", "size": "small"}),
     "beam 4, one sentence, base": ("decoding", {"size": "base", "batch_size": 1, "n_items": 1}),
     "greedy, batch 32, base": ("decoding", {"size": "base", "search": "greedy", "n_items": 1}),
     "beam 4, batch 32, base": ("decoding", {"size": "base", "n_items": 1}),
@@ -72,6 +82,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "preparation": {"n_pairs": 500, "vocab_size": 1_000},
     "training_step": {"size": "tiny", "n_batches": 2, "max_tokens": 100},
     "decoding": {"size": "tiny", "n_items": 1},
+    "tricks": {"size": "tiny", "n_items": 1, "max_tokens": 100},
 }
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33), "MALLOC_TOP_PAD_": str(2**26)}
 MEMORY = {"training_step", "decoding", "preparation"}
