@@ -101,7 +101,7 @@ class BeamCache(DecoderCache):
 
     Args:
         layers: One cache per decoder layer, with a row per sentence.
-        memory_mask: Bool, (S, 1, 1, n), True where the source holds a token; or None.
+        memory_mask: Shape (S, 1, 1, n): 0 where the source holds a token, −∞ elsewhere; or None.
 
     Attributes:
         past: Shape (S, w, slots): 0 where a slot holds a hypothesis's past, −∞ elsewhere.
@@ -248,6 +248,8 @@ class FastTransformer(Transformer):
         if any(part.on_weights is not None for part in self.modules() if isinstance(part, MultiHeadAttention)):
             raise ValueError("FastTransformer makes no weights of attention to record; record those of the model.")
         made = super().new_cache(memory, memory_mask, max_new_tokens)
+        if memory_mask is not None:  # as numbers to add, which attention would make of it in every step and layer
+            memory_mask = memory.new_zeros(memory_mask.shape).masked_fill(~memory_mask, -torch.inf)
         return BeamCache(made.layers, memory_mask)
 
     def decode(

@@ -118,6 +118,16 @@ def test_hidden_states_along_a_random_beam(changes):
     assert live == 1 and width == 4
 
 
+def test_a_row_of_padding_hurts_nobody():
+    plain, fast = models()
+    src = sources([5, 3])
+    alone = beam_search(fast, src, 3, max_new_tokens=9)
+    nothing = torch.cat([src, torch.zeros_like(src[:1])])
+    found = beam_search(fast, nothing, 3, max_new_tokens=9)
+    assert [[h.ids for h in best] for best in found[:2]] == [[h.ids for h in best] for best in alone]
+    assert found[2][0].ids == beam_search(plain, nothing, 3, max_new_tokens=9)[2][0].ids
+
+
 def test_the_translations_of_the_trained_model_are_the_same():
     plain = load_toy_translator()
     fast = Translator(FastTransformer(plain.model), plain.tokenizer)

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 9b44b37c1ac18268
+# sha256 of what follows: a7072e1d61bd529a
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -148,7 +148,7 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
     logits = logits if logits.dtype == torch.float64 else logits.float()
     each = min(count, logits.size(-1))  # no hypothesis can give more
     values, ids = _best_tokens(logits, each)  # (S·w, each)
-    total = logits.logsumexp(dim=-1)  # (S·w,)
+    total = values[:, 0] + (logits - values[:, :1]).exp_().sum(dim=-1).log()  # (S·w,): log Σ exp, the largest taken out
     if not total.isfinite().all():
         raise ValueError("the model's logits are not finite numbers; did its training diverge? Load other weights.")
     # From here on few numbers are left. The CPU adds them in double precision, which not every device has.

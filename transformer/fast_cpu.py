@@ -1,5 +1,5 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: 5dd69a2b14dce830
+# sha256 of what follows: ca628d2a554fa7cb
 """Faster on a CPU (Appendix A6)."""
 
 from typing import Any
@@ -34,7 +34,7 @@ class BeamCache(DecoderCache):
 
     Args:
         layers: One cache per decoder layer, with a row per sentence.
-        memory_mask: Bool, (S, 1, 1, n), True where the source holds a token; or None.
+        memory_mask: Shape (S, 1, 1, n): 0 where the source holds a token, −∞ elsewhere; or None.
 
     Attributes:
         past: Shape (S, w, slots): 0 where a slot holds a hypothesis's past, −∞ elsewhere.
@@ -169,6 +169,8 @@ class FastTransformer(Transformer):
         if any(part.on_weights is not None for part in self.modules() if isinstance(part, MultiHeadAttention)):
             raise ValueError("FastTransformer makes no weights of attention to record; record those of the model.")
         made = super().new_cache(memory, memory_mask, max_new_tokens)
+        if memory_mask is not None:  # as numbers to add, which attention would make of it in every step and layer
+            memory_mask = memory.new_zeros(memory_mask.shape).masked_fill(~memory_mask, -torch.inf)
         return BeamCache(made.layers, memory_mask)
 
     def decode(

@@ -12,7 +12,8 @@ are made anew. The peers: pip install -r tests/benchmarks/requirements.txt. The 
 
 "allocator": glibc returns large blocks to the system at once and gets them back filled with zeros, page by page; the
 benchmark named so lets it keep them, for all contestants (see `KEEP`). No other benchmark sets anything. "bfloat16":
-a CPU that does not multiply in it takes several times as long as in float32, so those batches are few.
+a CPU that does not multiply in it takes several times as long as in float32, so those batches are few. "tiny" has so
+little arithmetic that what is left is the time of the calls themselves.
 """
 
 import argparse
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
         "training_step",
         {"size": "small", "precision": "bfloat16", "peers": ["torch"], "n_batches": 1, "max_tokens": 512},
     ),
+    "beam 4, one sentence, tiny": ("decoding", {"size": "tiny", "batch_size": 1}),
     "beam 4, batch 32, toy": ("decoding", {"size": "toy", "n_items": 8}),
     "beam 4, one sentence, toy": ("decoding", {"size": "toy", "batch_size": 1}),
     "greedy, batch 32, toy": ("decoding", {"size": "toy", "search": "greedy", "n_items": 8}),
@@ -166,7 +168,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="NAME", help="benchmarks whose name has this in it")
-    parser.add_argument("--size", choices=("toy", "small", "base"), help="benchmarks of this size")
+    parser.add_argument("--size", choices=("tiny", "toy", "small", "base"), help="benchmarks of this size")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="tiny models, two rounds, nothing recorded")
