@@ -30,6 +30,7 @@ import startup  # noqa: E402
 import training_step  # noqa: E402
 import tricks  # noqa: E402
 import turns  # noqa: E402
+import where  # noqa: E402
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # float32
 
@@ -226,6 +227,20 @@ def test_tricks_of_training():
     made = tricks.contest("training", "tiny", n_items=2, max_tokens=60)
     for make in made.make.values():
         make()(made.items[0])
+
+
+def test_where_time_goes():
+    for operation, kind in {
+        "aten::addmm": "products", "aten::_softmax": "softmax and loss", "aten::native_layer_norm": "normalization",
+        "aten::_log_softmax_backward_data": "softmax and loss", "aten::bernoulli_": "dropout", "aten::copy_": "copies",
+        "aten::_scaled_dot_product_flash_attention_for_cpu": "attention", "aten::topk": "search", "aten::add": "other",
+        "aten::random_": "dropout", "aten::index": "copies", "aten::index_put_": "copies", "aten::mm": "products",
+        "aten::mul": "other", "aten::lerp_": "optimizer", "aten::exp_": "softmax and loss", "aten::expand": "other",
+    }.items():  # fmt: skip
+        assert where.kind(operation) == kind, operation
+    result = where.measure(where.contest("training", "tiny", n_batches=1, max_tokens=60), rounds=1)
+    assert abs(sum(result["shares"].values()) - 1) < 0.01 and 0 < result["outside"] < 1
+    assert {"products", "attention", "optimizer", "dropout"} <= set(result["shares"]) and result["calls"] > 100
 
 
 def test_preparation():

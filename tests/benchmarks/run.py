@@ -34,6 +34,7 @@ import preparation  # noqa: E402
 import startup  # noqa: E402
 import training_step  # noqa: E402
 import tricks  # noqa: E402
+import where  # noqa: E402
 from contest import start  # noqa: E402
 from recording import code_hash, code_used, commit, cpu_seconds, machine  # noqa: E402
 
@@ -44,6 +45,7 @@ MODULES = {
     "preparation": preparation,
     "startup": startup,
     "tricks": tricks,
+    "where": where,
 }
 BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "startup": ("startup", {}),
@@ -66,6 +68,10 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "tricks, beam 4, batch 32, small": ("tricks", {"task": "decoding", "size": "small"}),
     "tricks, beam 4, one sentence, small": ("tricks", {"task": "decoding", "size": "small", "batch_size": 1}),
     "tricks, training step, small": ("tricks", {"task": "training", "size": "small"}),
+    "where, training step, small": ("where", {"task": "training", "size": "small"}),
+    "where, beam 4, batch 32, small": ("where", {"task": "decoding", "size": "small"}),
+    "where, beam 4, one sentence, small": ("where", {"task": "decoding", "size": "small", "batch_size": 1}),
+    "where, beam 4, batch 32, base": ("where", {"task": "decoding", "size": "base", "n_items": 1}),
     "beam 4, one sentence, base": ("decoding", {"size": "base", "batch_size": 1, "n_items": 1}),
     "greedy, batch 32, base": ("decoding", {"size": "base", "search": "greedy", "n_items": 1}),
     "beam 4, batch 32, base": ("decoding", {"size": "base", "n_items": 1}),
@@ -85,6 +91,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "training_step": {"size": "tiny", "n_batches": 2, "max_tokens": 100},
     "decoding": {"size": "tiny", "n_items": 1},
     "tricks": {"size": "tiny", "n_items": 1, "max_tokens": 100},
+    "where": {"size": "tiny"},
 }
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33), "MALLOC_TOP_PAD_": str(2**26)}
 MEMORY = {"training_step", "decoding", "preparation"}
@@ -148,6 +155,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     rows = [COLUMNS]
     for name, result in results.items():
         alone = result.get("alone", {})
+        if "shares" in result:
+            told = ", ".join(f"{kind} {share:.1%}" for kind, share in result["shares"].items())
+            rows.append((name, told, "", f"{result['item_seconds']:.3f}", "", "", "", ""))
         for who in result.get("seconds", alone):
             seconds = result["seconds"][who] if "seconds" in result else alone[who]["seconds"]
             ratio = result.get("ratios", {}).get(who, {})
@@ -160,7 +170,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
                 result.get("same_as_ours", {}).get(who, ""),
             )
             rows.append((name, who, *map(str, cells)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(len(cell) for cell in column if len(cell) < 60) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
