@@ -131,6 +131,8 @@ class Translator:
             )
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
+        if path.stat().st_size > 2**26:
+            raise ValueError(f"{path} is larger than 64 MiB, which no tokenizer is; copy it again.")
         model, tokenizer = load_checkpoint(directory, choose_device(device)), Tokenizer.load(path)
         known = read_description(directory).get("about", {}).get("tokenizer_sha256")
         if known and known != hashlib.sha256(tokenizer.model).hexdigest():

@@ -72,6 +72,27 @@ _CHUNK = 50_000  # pairs in memory at a time
 _SPLITS = ("train", "dev", "test")
 _FORMAT = 1
 _DESCRIPTION, _TOKENIZER = "prepared.json", "tokenizer.model"
+_LONGEST = 2**24  # bytes of a line, or of a file of JSON
+
+
+# %%
+#| export
+def read_whole(path: str | Path) -> bytes:
+    """The content of a small file: its size is looked at before memory is taken.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is larger than 16 MiB.
+    """
+    if Path(path).stat().st_size > _LONGEST:
+        raise ValueError("it is larger than 16 MiB")
+    return Path(path).read_bytes()
 
 
 # %%
@@ -92,7 +113,9 @@ def read_lines(path: str | Path) -> Iterator[str]:
     path, number = Path(path), 0
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), 1):
+                if len(line) > _LONGEST:
+                    raise ValueError(f"{path}, line {number} is longer than {_LONGEST:,} bytes; split it.")
                 text = line.removesuffix(b"\n").rstrip(b"\r").decode("utf-8")
                 yield text.removeprefix("\ufeff") if number == 1 else text
         except UnicodeDecodeError as error:
@@ -506,7 +529,7 @@ class Prepared:
                 f"{folder} holds no prepared corpus, {_DESCRIPTION} is missing; make it with prepare."
             )
         try:
-            description = json.loads(path.read_text(encoding="utf-8"))
+            description = json.loads(read_whole(path))
             sizes, splits = dict(description["files"]), set(description["splits"])
             plain = all(name and Path(name).name == name and isinstance(size, int) for name, size in sizes.items())
             if description["format"] != _FORMAT or not {"train"} <= splits <= set(_SPLITS) or not plain:

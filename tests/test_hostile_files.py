@@ -1,6 +1,7 @@
 """Truncated, bit-flipped, swapped, oversized and hostile files: refused in one sentence, and no code runs from any."""
 
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ from transformer import (
 )
 from transformer.checkpoints import list_checkpoints, load_checkpoint
 from transformer.cli import main
-from transformer.preparation import Prepared
+from transformer.preparation import Prepared, read_lines
 
 SMALL = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 8, "steps": 4, "warmup_steps": 2, "max_tokens": 300}
 SMALL |= {"checkpoint_every": 2, "average": 2, "log_every": 2}
@@ -359,6 +361,49 @@ def test_a_file_of_a_tebibyte_takes_no_memory(copy, capfd, name, whole):
     begun = time.monotonic()
     assert re.search(rf"{name}.*(is damaged.*copy it again|is no record; remove that line)", resume(capfd, copy))
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+@pytest.mark.parametrize("name", ["run.json", "tokenizer.model", "prepared.json"])
+def test_small_files_that_are_a_tebibyte(copy, corpus, name):
+    path = {"prepared.json": corpus}.get(name, copy) / name
+    with path.open("r+b") as file:
+        try:
+            file.truncate(2**40)
+        except OSError:
+            pytest.skip("the file system has no such large files")
+    read = {
+        "run.json": lambda: train_run(copy, resume=True),
+        "tokenizer.model": lambda: Translator.from_pretrained(copy),
+    }
+    with pytest.raises(ValueError, match=rf"{name}.* larger than \d+ MiB"):
+        read.get(name, lambda: Prepared.load(corpus))()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")
+def test_a_state_that_claims_a_tebibyte(copy, capfd):
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
+    with (list_checkpoints(copy)[-1] / "state.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        try:
+            file.truncate(file.tell() + 2**40)
+        except OSError:
+            pytest.skip("the file system has no such large files")
+    assert re.search(
+        r"state.safetensors is damaged: too large for this model's state; copy it again", resume(capfd, copy)
+    )
+
+
+def test_a_compressed_line_without_an_end_takes_no_memory(tmp_path):
+    path = tmp_path / "text.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(200):
+            file.write(b"x" * 2**20)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"text.gz, line 1 is longer than 16,777,216 bytes; split it"):
+        list(read_lines(path))
+    assert tracemalloc.get_traced_memory()[1] < 2**27
+    tracemalloc.stop()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files")

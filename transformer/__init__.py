@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: 484f101cd8d7c5a0
+# sha256 of what follows: b9884956abf4242a
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -176,6 +176,7 @@ __all__ = [
     "files_corpus",
     "find_corpus",
     "VOCABULARY_SIZES",
+    "read_whole",
     "read_lines",
     "read_pairs",
     "Cleaning",
@@ -381,6 +382,7 @@ _HOME = {
     "files_corpus": "downloads",
     "find_corpus": "downloads",
     "VOCABULARY_SIZES": "preparation",
+    "read_whole": "preparation",
     "read_lines": "preparation",
     "read_pairs": "preparation",
     "Cleaning": "preparation",
@@ -627,6 +629,7 @@ if TYPE_CHECKING:
         prepare,
         read_lines,
         read_pairs,
+        read_whole,
     )
     from transformer.runs import CONFIGURATIONS, RUN_FILE, average_run, make_configuration, parts_of, train_run
     from transformer.schedule import NoamScheduler, make_adam, noam_rate

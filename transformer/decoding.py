@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: a7072e1d61bd529a
+# sha256 of what follows: dbd436248fac7ce4
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -154,8 +154,7 @@ def _grow(logits: Tensor, log_p: Tensor, count: int) -> tuple[Tensor, Tensor, Te
     # From here on few numbers are left. The CPU adds them in double precision, which not every device has.
     steps = values.cpu().double() - total.cpu().double()[:, None]  # log P of the token alone
     grown = (log_p[:, :, None] + steps.reshape(*log_p.shape, each)).flatten(1)  # (S, w·each)
-    best, order = grown.sort(dim=-1, descending=True, stable=True)  # equals stay in order
-    best, order = best[:, :count], order[:, :count]
+    best, order = (part[:, :count] for part in grown.sort(dim=-1, descending=True, stable=True))  # equals stay in order
     return best, order // each, ids.cpu().reshape(len(log_p), -1).gather(1, order)
 
 

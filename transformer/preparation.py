@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: f546d1f1c66e2fac
+# sha256 of what follows: b8e294b258b8b503
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -32,7 +32,17 @@ from transformer.corpus import embedded_corpus
 from transformer.data import EncodedPairs, Tokenizer
 from transformer.downloads import Corpus, find_corpus
 
-__all__ = ["VOCABULARY_SIZES", "read_lines", "read_pairs", "Cleaning", "clean", "Prepared", "embedded_files", "prepare"]
+__all__ = [
+    "VOCABULARY_SIZES",
+    "read_whole",
+    "read_lines",
+    "read_pairs",
+    "Cleaning",
+    "clean",
+    "Prepared",
+    "embedded_files",
+    "prepare",
+]
 
 
 VOCABULARY_SIZES = {
@@ -47,6 +57,25 @@ _CHUNK = 50_000  # pairs in memory at a time
 _SPLITS = ("train", "dev", "test")
 _FORMAT = 1
 _DESCRIPTION, _TOKENIZER = "prepared.json", "tokenizer.model"
+_LONGEST = 2**24  # bytes of a line, or of a file of JSON
+
+
+def read_whole(path: str | Path) -> bytes:
+    """The content of a small file: its size is looked at before memory is taken.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is larger than 16 MiB.
+    """
+    if Path(path).stat().st_size > _LONGEST:
+        raise ValueError("it is larger than 16 MiB")
+    return Path(path).read_bytes()
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -65,7 +94,9 @@ def read_lines(path: str | Path) -> Iterator[str]:
     path, number = Path(path), 0
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST + 1), b""), 1):
+                if len(line) > _LONGEST:
+                    raise ValueError(f"{path}, line {number} is longer than {_LONGEST:,} bytes; split it.")
                 text = line.removesuffix(b"\n").rstrip(b"\r").decode("utf-8")
                 yield text.removeprefix("\ufeff") if number == 1 else text
         except UnicodeDecodeError as error:
@@ -292,7 +323,7 @@ class Prepared:
                 f"{folder} holds no prepared corpus, {_DESCRIPTION} is missing; make it with prepare."
             )
         try:
-            description = json.loads(path.read_text(encoding="utf-8"))
+            description = json.loads(read_whole(path))
             sizes, splits = dict(description["files"]), set(description["splits"])
             plain = all(name and Path(name).name == name and isinstance(size, int) for name, size in sizes.items())
             if description["format"] != _FORMAT or not {"train"} <= splits <= set(_SPLITS) or not plain:

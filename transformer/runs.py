@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 5d7e04c6e1f88f4e
+# sha256 of what follows: 75241d207d8f6e11
 """A Run and Its Folder (Appendix A3a)."""
 
 import contextlib
@@ -24,6 +24,7 @@ import torch
 from transformer import __version__
 from transformer.checkpoints import (
     STATE_FILE,
+    WEIGHTS_FILE,
     average_checkpoints,
     list_checkpoints,
     load_checkpoint,
@@ -37,7 +38,7 @@ from transformer.fast_cpu import use_fast_dropout
 from transformer.ledger import Ledger, measure_peak
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
-from transformer.preparation import Prepared
+from transformer.preparation import Prepared, read_whole
 from transformer.scoring import bleu
 from transformer.training import TrainingConfig, perplexity, pick_precision, train
 from transformer.translator import TOKENIZER_FILE, Translator
@@ -110,7 +111,7 @@ def _read_configuration(path: str | Path) -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is neither {', '.join(CONFIGURATIONS)} nor a file that holds a configuration.")
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); write it again.") from error
     if not isinstance(content, dict):
@@ -340,6 +341,8 @@ def _check_newest(run: Path) -> None:
     """Refuse a checkpoint whose files do not belong together, before anything of it is used."""
     for path in list_checkpoints(run)[-1:]:
         weights = load_checkpoint(path).named_parameters()
+        if (path / STATE_FILE).stat().st_size > 4 * (path / WEIGHTS_FILE).stat().st_size + 2**20:
+            raise ValueError(f"{path / STATE_FILE} is damaged: too large for this model's state; copy it again.")
         state, about = read_tensors(path / STATE_FILE), read_description(path)["about"]
         try:
             TrainingConfig(**about["training"])
@@ -358,7 +361,7 @@ def _check_newest(run: Path) -> None:
 
 def _read_run(run: Path) -> dict[str, Any]:
     try:
-        about = json.loads((run / RUN_FILE).read_bytes())
+        about = json.loads(read_whole(run / RUN_FILE))
         whole = {"configuration": make_configuration(about["configuration"]), "data": dict(about["data"])}
         Path(whole["data"]["folder"])
         return {"format": 1, **whole, "starts": list(about["starts"])}

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1c_machine_translation.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 3eb8654194773206
+# sha256 of what follows: e200097b89d337c4
 """Machine Translation (Section 6.1)."""
 
 import hashlib
@@ -78,6 +78,8 @@ class Translator:
             )
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
+        if path.stat().st_size > 2**26:
+            raise ValueError(f"{path} is larger than 64 MiB, which no tokenizer is; copy it again.")
         model, tokenizer = load_checkpoint(directory, choose_device(device)), Tokenizer.load(path)
         known = read_description(directory).get("about", {}).get("tokenizer_sha256")
         if known and known != hashlib.sha256(tokenizer.model).hexdigest():
