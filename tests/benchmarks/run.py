@@ -67,6 +67,7 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy, batch 32, small": ("decoding", {"size": "small", "search": "greedy"}),
     "tricks, beam 4, batch 32, small": ("tricks", {"task": "decoding", "size": "small"}),
     "tricks, beam 4, one sentence, small": ("tricks", {"task": "decoding", "size": "small", "batch_size": 1}),
+    "tricks, beam 4, one sentence, base": ("tricks", {"task": "decoding", "size": "base", "batch_size": 1, "n_items": 1}),
     "tricks, training step, small": ("tricks", {"task": "training", "size": "small"}),
     "where, training step, small": ("where", {"task": "training", "size": "small"}),
     "where, beam 4, batch 32, small": ("where", {"task": "decoding", "size": "small"}),
@@ -113,9 +114,10 @@ def run(name: str, seed: int, rounds: int, threads: int, quick: bool = False) ->
 
 
 def code() -> dict[str, str]:
-    """Hashes of what the results depend on."""
+    """Hashes of what the results depend on. What this file asks for is recorded beside each result."""
     ours = {str(path.relative_to(ROOT)): code_hash(path) for path in sorted(HERE.glob("*.py"))}
-    return dict(sorted({**code_used(Path(__file__)), **ours}.items()))
+    found = {**code_used(Path(__file__)), **ours}
+    return {name: found[name] for name in sorted(found) if name != str(Path(__file__).relative_to(ROOT))}
 
 
 def record(names: list[str], rounds: int, threads: int) -> dict[str, Any]:
