@@ -67,7 +67,10 @@ BENCHMARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy, batch 32, small": ("decoding", {"size": "small", "search": "greedy"}),
     "tricks, beam 4, batch 32, small": ("tricks", {"task": "decoding", "size": "small"}),
     "tricks, beam 4, one sentence, small": ("tricks", {"task": "decoding", "size": "small", "batch_size": 1}),
-    "tricks, beam 4, one sentence, base": ("tricks", {"task": "decoding", "size": "base", "batch_size": 1, "n_items": 1}),
+    "tricks, beam 4, one sentence, base": (
+        "tricks",
+        {"task": "decoding", "size": "base", "batch_size": 1, "n_items": 1},
+    ),
     "tricks, training step, small": ("tricks", {"task": "training", "size": "small"}),
     "where, training step, small": ("where", {"task": "training", "size": "small"}),
     "where, beam 4, batch 32, small": ("where", {"task": "decoding", "size": "small"}),
