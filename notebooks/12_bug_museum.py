@@ -814,8 +814,8 @@ assert cut > 80
 cache_stays = Bug(
     name="the cache stays behind",
     room="decoding",
-    old="elif not rows.equal(torch.arange(len(rows))) or len(keep) < len(over):",
-    new="elif len(keep) < len(over):",
+    old="if not stay or not rows.equal(torch.arange(len(rows))):",
+    new="if not stay:",
     caught_by="tests/test_decoding.py::test_the_batch_finds_what_the_textbook_finds[the paper's]",
 )
 
