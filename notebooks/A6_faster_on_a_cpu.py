@@ -320,7 +320,7 @@ print(len(sentences), "sentences: the same translations")
 # belongs to a hypothesis that was dropped: its keys and values stay where they are, and nobody looks at them again.
 
 # %%
-sentence = "the old dog did not see the cat because it was too tired ."
+sentence = "The cow cannot eat the cherry cake because it is too tired."
 seen: list[tuple[list[int], list[list[bool]]]] = []
 
 
@@ -339,6 +339,9 @@ print(translator.tokenizer.decode(best.ids))
 tokens = [token for read, _ in seen for token in read]  # of every slot
 pieces = translator.tokenizer.pieces(tokens)
 assert all(len(past[0]) == sum(len(read) for read, _ in seen[: i + 1]) for i, (_, past) in enumerate(seen))
+shared = [piece for piece, *row in zip(pieces, *seen[7][1], strict=False) if all(row)]
+print("in everybody's past after step 8:", *shared)
+assert shared == ["<s>", "▁Die", "▁Kuh"]
 assert all(sum(row) == i + 1 for i, (_, past) in enumerate(seen) for row in past), "a past has one slot a step"
 
 # %%
@@ -348,7 +351,7 @@ marks = [
     for j, row in enumerate(past)
     for slot, mine in enumerate(row)
 ]
-step = alt.param("step", value=6, bind=alt.binding_range(min=1, max=10, step=1, name="after step "))
+step = alt.param("step", value=8, bind=alt.binding_range(min=1, max=10, step=1, name="after step "))
 chart = (
     alt.Chart(alt.Data(values=marks))
     .transform_filter("datum.step == step")
@@ -365,9 +368,9 @@ chart = (
 chart
 
 # %% [markdown]
-# Move the step. The first slot, the begin token, is everybody's past. Where hypotheses share a beginning they mark the same
-# slots; the plain cache would hold a copy for each. The last four slots are always a diagonal: each hypothesis has its own new
-# token.
+# Move the step. The first slot, the begin token, is everybody's past. After step 8 all four hypotheses begin with *Die Kuh*
+# and mark the same slots for it; the plain cache would hold four copies. The last four slots are always a diagonal: each
+# hypothesis has its own new token.
 
 # %% [markdown]
 # ## Dropout draws quicker
