@@ -16,6 +16,7 @@ from pathlib import Path
 
 import export
 import jupytext
+import matrix
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -375,10 +376,12 @@ def test_workflows_test_the_oldest_and_the_newest(root: Path, project: dict[str,
     jobs = workflows["test"]["jobs"]
     oldest, newest = jobs["module"]["strategy"]["matrix"]["include"]
     assert project["requires-python"] == f">={oldest['python']}"
+    assert (oldest["name"], newest["name"], newest["python"]) == ("oldest", "newest", "3.x")
+    assert jobs["module"]["steps"][-1]["run"].startswith("python tests/matrix.py ${{ matrix.name }} ")
+    constraints = matrix.lowest(project)
     for requirement in map(Requirement, project["dependencies"][:2]):
-        lowest = next(iter(requirement.specifier)).version
-        assert f"{requirement.name}=={lowest}.*" in oldest["packages"].split()
-    assert newest["python"] == "3.x"
+        version = next(iter(requirement.specifier)).version
+        assert f"{requirement.name}=={version}.*" in constraints
     assert jobs["publish"]["needs"] == ["module", "book"]
     assert "gh-pages" in jobs["publish"]["steps"][-1]["run"]
 
