@@ -282,7 +282,8 @@ def test_a_hostile_header(folder):
 def test_a_type_that_torch_lacks(folder):
     header = b'{"x":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}'
     (folder / WEIGHTS_FILE).write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 2)
-    with pytest.raises(ValueError, match=r"model.safetensors holds numbers of type 'F4', foreign to checkpoints"):
+    # Older releases of safetensors do not know the type either.
+    with pytest.raises(ValueError, match=r"model.safetensors (holds numbers of type 'F4', foreign to|is damaged)"):
         read_tensors(folder / WEIGHTS_FILE)
     refused(folder)
 
@@ -332,6 +333,10 @@ def test_weights_that_are_not_finite(folder, value):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.uint8])
 def test_weights_that_are_not_real_numbers(folder, dtype):
+    try:
+        safetensors.torch.save({"x": torch.ones(1, dtype=dtype)})
+    except KeyError:
+        pytest.skip("this release of safetensors writes no such type")
     change_weights(folder, lambda weights: weights.update({name: value.to(dtype) for name, value in weights.items()}))
     assert "not finite numbers" in refused(folder)
 
