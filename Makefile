@@ -19,7 +19,7 @@ help:
 	@echo "make book    build the book into _build/html (the first time it also makes $(VENV) and installs into it)"
 	@echo "make test    build the book, then run every test"
 	@echo "make test-matrix   the module's tests and the notebooks on the oldest and the newest libraries"
-	@echo "make bench   the benchmarks, against other libraries (half an hour, on a quiet machine)"
+	@echo "make bench   the benchmarks, against other libraries (forty minutes, on a quiet machine)"
 	@echo "make pdf     build the book, then print it into $(PDF) with Chromium"
 	@echo "make links   build the book, then ask for every external address in it (needs the network; no test)"
 	@echo "make lock    note the versions that are installed now in requirements.lock"

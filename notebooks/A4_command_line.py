@@ -243,7 +243,8 @@ def _add_prepare(commands: Any) -> None:
 # ## `transformer train`
 #
 # `transformer train --data FOLDER --config base --run FOLDER` is all that one GPU needs. With `torchrun` the same line uses
-# many. Whatever stops it, `--resume` goes on. What it does stands in [A3a](A3a_runs.py).
+# many. Whatever stops it, `--resume` goes on. What it does stands in [A3a](A3a_runs.py). On a CPU, dropout draws as
+# [A6](A6_faster_on_a_cpu.py) says.
 
 
 # %%
@@ -365,7 +366,7 @@ def _add_average(commands: Any) -> None:
 # One line in, one line out, in order. A line that cannot be translated gives an empty line, so that line *n* of the output
 # still belongs to line *n* of the input. A line ends at a newline and nowhere else: Python's text streams would also end
 # one at a lone carriage return, and `str.splitlines` at eight more characters, some of which stand inside sentences of
-# real corpora.
+# real corpora. On a CPU, the model decodes as [A6](A6_faster_on_a_cpu.py) says.
 
 
 # %%

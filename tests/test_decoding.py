@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformer import Transformer, TransformerConfig, beam_search, embedded_corpus, greedy_decode, load_toy_translator
 from transformer import sample as draw
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, pad
-from transformer.decoding import EXTRA_TOKENS, length_penalty
+from transformer.decoding import EXTRA_TOKENS, _best_tokens, length_penalty
 from transformer.layers import LayerCache
 from transformer.model import DecoderCache
 from transformer.multi_head import KeyValueCache
@@ -462,6 +462,16 @@ def test_equals_are_taken_by_lower_id():
         assert [hypothesis.ids for hypothesis in hypotheses] == [[7, 7, 7], [7, 7, 8], [7, 7, 9]]
     assert greedy_decode(table, src, 4) == draw(table, src, top_k=1, max_new_tokens=4) == [[7, 7, 7]] * 3
     assert scattered, "this torch takes equals in order: the test shows less than it could"
+
+
+@given(st.integers(0, 999), st.integers(1, 12), st.integers(-20, 20), st.sampled_from([2, 50, 10**6]))
+def test_the_best_of_many_tokens_are_those_of_a_stable_sort(seed, count, more, values):
+    """A vocabulary large enough to be searched by columns; few different logits, so that most are equal, or many."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(values, (3, 16 * 32 * (count + 1) + more), generator=generator).float()
+    ordered = logits.sort(dim=-1, descending=True, stable=True)
+    best = _best_tokens(logits, count)
+    assert best[0].equal(ordered.values[:, :count]) and best[1].equal(ordered.indices[:, :count])
 
 
 def test_half_precision_is_added_in_double():

@@ -168,6 +168,21 @@ def test_a_wrong_slot_would_be_seen():
     assert not torch.allclose(*hidden, rtol=0, atol=1e-3)
 
 
+def test_a_beam_may_narrow_to_one():
+    """The slots of those that were dropped are still there, and must stay hidden."""
+    plain, fast = models()
+    src = sources([5, 5])
+    caches = [model.new_cache(model.encode(src), None, 9) for model in (plain, fast)]
+    rows = [0, 1]
+    for following in ([0, 0, 0, 1, 1, 1], [2, 4], [0, 1], [0, 0, 1, 1], [1, 0, 2, 3], [1, 3], [0, 1]):
+        tokens = torch.arange(3, 3 + len(rows))[:, None]
+        hidden = [model.decode(tokens, cache=cache) for model, cache in zip((plain, fast), caches, strict=True)]
+        torch.testing.assert_close(*hidden, rtol=0, atol=1e-10)
+        for cache in caches:
+            cache.select(torch.tensor(following))
+        rows = following
+
+
 def test_nothing_is_moved_while_no_sentence_leaves():
     _, fast = models()
     src = sources([5, 6])
@@ -227,9 +242,9 @@ def test_wrong_calls_are_named():
         fast.decode(src)
     with pytest.raises(ValueError, match="max_new_tokens is 0"):
         fast.new_cache(fast.encode(src), None, 0)
-    for rows in ([0, 0, 1], [0, 1, 0]):
+    for rows in ([0, 0, 1], [0, 1, 0], []):
         with pytest.raises(ValueError, match="as many hypotheses of every sentence"):
-            cache.select(torch.tensor(rows))
+            cache.select(torch.tensor(rows, dtype=torch.int64))
     with pytest.raises(ValueError, match="training mode"):
         greedy_decode(fast.train(), src)
 

@@ -297,6 +297,18 @@ def test_cache_selects_rows_that_then_live_apart() -> None:
     assert cache.length == 2 and cache.keys.shape == (4, 1, 4, 1)
 
 
+@pytest.mark.parametrize("index", [[2, 0, 1], [1, 1], [0], [2, 2, 0], []], ids=str)
+def test_cache_selects_in_place_what_fits(index: list[int]) -> None:
+    cache = KeyValueCache(torch.zeros(3, 1, 4, 1), torch.zeros(3, 1, 4, 1))
+    row = torch.arange(3.0).view(3, 1, 1, 1)
+    cache.append(row, row + 10)
+    room = cache.keys.data_ptr(), cache.values.data_ptr()
+    cache.select(torch.tensor(index, dtype=torch.int64))
+    assert cache.keys[:, 0, 0, 0].tolist() == index
+    assert cache.values[:, 0, 0, 0].tolist() == [i + 10 for i in index]
+    assert not index or (cache.keys.data_ptr(), cache.values.data_ptr()) == room
+
+
 def test_a_full_cache_says_so_and_stays_as_it_is() -> None:
     cache = KeyValueCache(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 3, 2))
     cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))

@@ -1,5 +1,5 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: ca628d2a554fa7cb
+# sha256 of what follows: 9b97d00c15f23756
 """Faster on a CPU (Appendix A6)."""
 
 from typing import Any
@@ -63,7 +63,7 @@ class BeamCache(DecoderCache):
         """
         width = self.past.size(1)
         sentences, counts = (index // width).unique_consecutive(return_counts=True)
-        if len(counts.unique()) > 1 or len(sentences.unique()) < len(sentences):
+        if len(counts.unique()) != 1 or len(sentences.unique()) < len(sentences):
             raise ValueError("a beam keeps as many hypotheses of every sentence, one after the other; see select.")
         self.past = self.past.flatten(0, 1)[index].unflatten(0, (len(sentences), -1))
         if not same_source and not sentences.equal(torch.arange(len(self.layers[0].memory_keys))):
@@ -203,7 +203,7 @@ class FastTransformer(Transformer):
         embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
         x = self.tgt_positions(embedding(tgt_in), cache.length)[:, 0]  # (S·w, d_model)
         cache.begin_step()
-        past = cache.past[:, None] if cache.past.size(1) > 1 else None  # a single hypothesis has written all slots
+        past = None if cache.past.size(2) == cache.length else cache.past[:, None]  # with a slot a step, none is hidden
         for step, layer in zip(self._steps, cache.layers, strict=True):
             x = step(x, layer, past, cache.memory_mask)
         return (x if self.decoder.norm is None else self.decoder.norm(x))[:, None]

@@ -1,6 +1,6 @@
 """All benchmarks: measure what is missing, record it, print the table.
 
-    python tests/benchmarks/run.py                   all of them, half an hour on two cores with nothing else to do
+    python tests/benchmarks/run.py                   all of them, forty minutes on two cores with nothing else to do
     python tests/benchmarks/run.py --only "beam 4"   those whose name has this in it
     python tests/benchmarks/run.py --size small      those of this size
     python tests/benchmarks/run.py --quick           tiny models, two rounds; prints and records nothing
