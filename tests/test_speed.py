@@ -50,6 +50,12 @@ def test_columns_that_nobody_fills_are_left_out():
     ]
 
 
+def test_an_option_keeps_its_two_hyphens():
+    run = {"cpu_seconds": 1.0, "result": {"seconds": {"ours": 1.0, "run --help": 2.0}}}
+    table = speed.fill("<!-- benchmarks: startup -->", RECORD | {"runs": {"startup": run}})
+    assert table.splitlines()[-1] == "|  | `run --help` | 2.00 s |"
+
+
 def test_numbers_in_sentences():
     assert (
         speed.fill("((greedy, small; other)) times, ((memory: greedy, small; other)).", RECORD) == "1.50 times, 0.50."

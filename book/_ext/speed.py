@@ -58,7 +58,8 @@ def table(runs: dict[str, Any], beginning: str) -> str:
             speed = result.get("tokens_per_second", {}).get(who)
             ratio = result.get("ratios", {}).get(who) if speed else None  # a command is no slower way to do another
             same = result.get("same_as_ours", {}).get(who)
-            cells = [first, who, f"{speed:,}" if speed else f"{seconds(result, who):.2f} s"]
+            named = f"`{who}`" if "--" in who else who  # in text, typography would make a dash of it
+            cells = [first, named, f"{speed:,}" if speed else f"{seconds(result, who):.2f} s"]
             cells.append(
                 "" if ratio is None else f"{ratio['ratio']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
             )
