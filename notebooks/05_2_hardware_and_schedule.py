@@ -78,11 +78,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from transformer.checkpoints import (
-    STATE_FILE,
-    WEIGHTS_FILE,
+    hold_folder,
     list_checkpoints,
+    load_training_checkpoint,
     read_description,
-    read_tensors,
     save_training_checkpoint,
     write_atomically,
 )
@@ -412,7 +411,7 @@ class _Folder:
                     f"the run in {self.path} has {name}={about['training'][name]}, not {config[name]}; "
                     "resume it with that, or begin another."
                 )
-        engine.load(read_tensors(checkpoints[-1] / WEIGHTS_FILE), read_tensors(checkpoints[-1] / STATE_FILE))
+        engine.load(*load_training_checkpoint(checkpoints[-1]))
         return about["step"], _Sums(**about["sums"]), self._keep_records(about["step"])
 
     def _keep_records(self, step: int) -> list[Record]:
@@ -564,40 +563,42 @@ def train(
     Raises:
         ValueError: The batches end too early, the run to resume is another, or its log holds what is no record.
         FileExistsError: The folder holds a run, and resume is False.
+        BlockingIOError: Another training writes into the folder.
         FloatingPointError: The loss is not finite.
         OSError: A checkpoint or the log cannot be written; the last checkpoint is whole.
         Stopped: A signal stopped the run. Only with a folder; without one, signals do what they always do.
 
     Source: §5.2 to §5.4.
     """
-    engine = _Engine(model, config, choose_device(config.device))
-    folder = None if run is None else _Folder(run, config)
-    done, sums, records = (0, _Sums(), []) if folder is None else folder.restore(engine, resume)
-    stream = _ahead(_from_update(batches, done, config.steps))
-    hidden = None if config.progress and rank() == 0 else True
-    bar = tqdm(total=config.steps, initial=done, desc="training", unit="update", disable=hidden)
-    with _Signals(folder is not None) as signals, bar, contextlib.closing(stream):
-        for step in range(done + 1, config.steps + 1):
-            begun = time.perf_counter()
-            batch = next(stream, None)
-            if batch is None:
-                raise ValueError(f"the batches ended after {step - 1} of {config.steps} updates; give more of them.")
-            sums.add(engine.update(step, batch))
-            sums.seconds += time.perf_counter() - begun
-            bar.update()
-            last, asked = step == config.steps, signals.asked()
-            if last or _divides(config.evaluate_every, step) or _divides(config.log_every, step):
-                record, sums = sums.record(step, engine.optimizer.param_groups[0]["lr"]), _Sums()
-                if evaluate is not None and (last or _divides(config.evaluate_every, step)):
-                    record = dataclasses.replace(record, scores=_evaluate(evaluate, model, step))
-                records.append(record)
-                bar.set_postfix_str(_summary(record))
-                if folder is not None:
-                    folder.add(record)
-            if folder is not None and (folder.due(step) or last or asked):
-                folder.save(step, engine, sums)
-            if asked and not last:
-                raise Stopped(step, asked)
+    with hold_folder(None if run is None or rank() else Path(run) / "checkpoints"):
+        engine = _Engine(model, config, choose_device(config.device))
+        folder = None if run is None else _Folder(run, config)
+        done, sums, records = (0, _Sums(), []) if folder is None else folder.restore(engine, resume)
+        stream = _ahead(_from_update(batches, done, config.steps))
+        hidden = None if config.progress and rank() == 0 else True
+        bar = tqdm(total=config.steps, initial=done, desc="training", unit="update", disable=hidden)
+        with _Signals(folder is not None) as signals, bar, contextlib.closing(stream):
+            for step in range(done + 1, config.steps + 1):
+                begun = time.perf_counter()
+                batch = next(stream, None)
+                if batch is None:
+                    raise ValueError(f"the batches ended after {step - 1} of {config.steps} updates; give more.")
+                sums.add(engine.update(step, batch))
+                sums.seconds += time.perf_counter() - begun
+                bar.update()
+                last, asked = step == config.steps, signals.asked()
+                if last or _divides(config.evaluate_every, step) or _divides(config.log_every, step):
+                    record, sums = sums.record(step, engine.optimizer.param_groups[0]["lr"]), _Sums()
+                    if evaluate is not None and (last or _divides(config.evaluate_every, step)):
+                        record = dataclasses.replace(record, scores=_evaluate(evaluate, model, step))
+                    records.append(record)
+                    bar.set_postfix_str(_summary(record))
+                    if folder is not None:
+                        folder.add(record)
+                if folder is not None and (folder.due(step) or last or asked):
+                    folder.save(step, engine, sums)
+                if asked and not last:
+                    raise Stopped(step, asked)
     model.eval()
     return records
 

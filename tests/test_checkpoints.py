@@ -1,9 +1,12 @@
 """Appendix A3: models on disk come back as they were, and nothing else gets in."""
 
+import contextlib
 import errno
+import functools
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -21,7 +24,9 @@ from transformer.checkpoints import (
     STATE_FILE,
     WEIGHTS_FILE,
     average_checkpoints,
+    hold_folder,
     load_checkpoint,
+    load_training_checkpoint,
     read_description,
     read_tensors,
     save_checkpoint,
@@ -223,11 +228,91 @@ def test_every_flipped_bit_among_the_numbers_is_told(tmp_path):
 def test_files_without_a_checksum_load(folder):
     """As versions before it wrote them: with what they were made for, and still held to it."""
     before = load_checkpoint(folder).state_dict()
-    mark = module._fingerprint(read_description(folder)["model"])
+    mark = module._made_for(read_description(folder)).partition(" ")[0]
     change_weights(folder, lambda weights: None, metadata={"config": mark})
     assert all(value.equal(before[name]) for name, value in load_checkpoint(folder).state_dict().items())
     change_weights(folder, lambda weights: None, metadata={"config": mark[::-1]})
-    assert "config.json has changed since the weights were written" in refused(folder)
+    assert "config.json and model.safetensors do not belong together" in refused(folder)
+
+
+def trained(run, *steps):
+    """Checkpoints of these updates, each with weights and a state of its own."""
+    for step in steps:
+        state = {"moment": torch.full((3,), float(step))}
+        yield save_training_checkpoint(run, step, make_model(seed=step), state, keep=9)
+
+
+def test_weights_and_states_of_another_update_are_refused(tmp_path):
+    """They are whole and of the right shapes, so their checksums and sizes say nothing."""
+    ours, theirs = (list(trained(tmp_path / name, 3, 7)) for name in ("ours", "theirs"))
+    weights, state = load_training_checkpoint(ours[1])
+    assert state["moment"].tolist() == [7.0] * 3
+    assert all(value.equal(make_model(seed=7).state_dict()[name]) for name, value in weights.items())
+    (earlier,) = trained(tmp_path / "earlier", 3)  # the newest of its run, and so with its state
+    for name in (WEIGHTS_FILE, STATE_FILE):
+        content = (ours[1] / name).read_bytes()
+        (ours[1] / name).write_bytes((earlier / name).read_bytes())
+        with pytest.raises(ValueError, match=f"config.json and {name} do not belong together: .*; restore it"):
+            load_training_checkpoint(ours[1])
+        (ours[1] / name).write_bytes(content)
+    (ours[0] / WEIGHTS_FILE).write_bytes((ours[1] / WEIGHTS_FILE).read_bytes())
+    with pytest.raises(ValueError, match=r"step-00000003: config.json and model.safetensors do not belong together"):
+        average_checkpoints(ours)
+    # Of the same update of a run of the same recipe: nothing in the file tells, and nothing need.
+    (ours[1] / WEIGHTS_FILE).write_bytes((theirs[1] / WEIGHTS_FILE).read_bytes())
+    assert load_training_checkpoint(ours[1])
+
+
+def test_weights_of_no_update_are_no_checkpoint_of_one(tmp_path):
+    (path,) = trained(tmp_path / "run", 3)
+    save_checkpoint(tmp_path / "model", make_model(seed=3))
+    (path / WEIGHTS_FILE).write_bytes((tmp_path / "model" / WEIGHTS_FILE).read_bytes())
+    for read in (load_checkpoint, load_training_checkpoint):
+        with pytest.raises(ValueError, match="do not belong together"):
+            read(path)
+
+
+def test_checkpoints_from_before_updates_were_marked_load(tmp_path):
+    (path,) = trained(tmp_path, 3)
+    for name in (WEIGHTS_FILE, STATE_FILE):
+        with safetensors.safe_open(path / name, framework="pt") as file:
+            checksum, model, step = file.metadata()["sha256"].split()
+        assert step == "3"
+        old = f"{checksum} {model}" if name == WEIGHTS_FILE else checksum
+        tensors = safetensors.torch.load((path / name).read_bytes())
+        (path / name).write_bytes(safetensors.torch.save(tensors, {"sha256": old}))
+    assert load_training_checkpoint(path)[1]["moment"].tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("about", [None, [], "about", 7, {"step": [1]}, {"step": {}}])
+def test_whatever_is_told_about_a_model_it_is_no_crash(folder, about):
+    description = read_description(folder)
+    description["about"] = about
+    (folder / CONFIG_FILE).write_text(json.dumps(description))
+    if isinstance(about, dict):
+        assert "do not belong together" in refused(folder)
+    else:
+        assert load_checkpoint(folder)
+
+
+def test_one_folder_is_held_once(tmp_path):
+    """In this process or in another, until whoever holds it leaves, be it by an error."""
+    held = f"a training is under way in {tmp_path / 'run'}; wait for it"
+    code = f"from transformer.checkpoints import hold_folder\nwith hold_folder({str(tmp_path / 'run')!r}): pass"
+    elsewhere = functools.partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    with (
+        contextlib.suppress(KeyError),
+        hold_folder(tmp_path / "run"),
+        hold_folder(tmp_path / "other"),
+        hold_folder(None),
+    ):
+        with pytest.raises(BlockingIOError, match=re.escape(held)), hold_folder(tmp_path / "run"):
+            pass
+        assert held in elsewhere().stderr
+        raise KeyError
+    with hold_folder(tmp_path / "run"):
+        pass
+    assert elsewhere().returncode == 0
 
 
 def test_equal_models_are_equal_files(tmp_path):
@@ -551,7 +636,7 @@ def test_a_change_that_the_shapes_do_not_show(tmp_path, name, value):
     assert description["model"][name] != value
     description["model"][name] = value
     path.write_text(json.dumps(description))
-    with pytest.raises(ValueError, match=r"config.json has changed since the weights were written for it; restore it"):
+    with pytest.raises(ValueError, match=r"config.json and model.safetensors do not belong together: one has changed"):
         load_checkpoint(tmp_path)
     # Weights that were written without the mark, by an older version, are believed.
     weights = tmp_path / "model.safetensors"

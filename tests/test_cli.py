@@ -110,6 +110,40 @@ def test_help_and_version_from_outside():
     assert b"usage: transformer" in done.stdout and b"translate" in done.stdout
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--version"], 0), ([], 2), (["translat"], 2)])
+def test_the_list_of_commands_does_not_wait_for_torch(arguments, code):
+    """Loading torch takes seconds."""
+    script = f"""
+import sys
+from transformer.cli import main
+try:
+    main({arguments})
+except SystemExit as end:
+    print(end.code, *sorted({{"torch", "numpy", "sentencepiece"}} & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == str(code)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_by_itself_has_all_its_options(name):
+    """The parser that knows the options of one command reads it as the one that knows all."""
+    one, full = (
+        next(action for action in parser._actions if isinstance(action.choices, dict)).choices
+        for parser in (make_parser(name), make_parser())
+    )
+    assert one[name].format_help() == full[name].format_help() and list(one) == list(full)
+    for other in set(COMMANDS) - {name}:
+        assert [action.dest for action in one[other]._actions] == ["help"], "another command's options took their time"
+
+
+def test_interrupted_while_torch_is_loaded(tmp_path):
+    """Even then it is one line, and not a page of Python."""
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    done = run("translate", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (130, b"transformer translate: interrupted\n")
+
+
 def test_version(capsys):
     assert parse(capsys, "--version") == (0, f"transformer {transformer.__version__}\n", "")
 

@@ -484,7 +484,7 @@ def test_a_second_training_refuses(copy, texts, capfd):
     reader = os.open(copy, os.O_RDONLY)
     try:
         fcntl.flock(reader, fcntl.LOCK_EX)
-        assert f"another process trains in {copy}; wait for it" in resume(capfd, copy)
+        assert f"a training is under way in {copy}; wait for it" in resume(capfd, copy)
     finally:
         os.close(reader)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before

@@ -427,6 +427,24 @@ def test_a_damaged_checkpoint_is_told(name, tmp_path):
         begin(tmp_path)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_training_in_the_folder_is_refused(resume, tmp_path):
+    """It is refused while the first one trains, and leaves checkpoints and log as they are."""
+    seen = []
+
+    def again(model):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(BlockingIOError, match=r"a training is under way in .*checkpoints; wait for it"):
+            begin(tmp_path, resume=resume, evaluate=None)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        return seen.append(1) or evaluate(model)
+
+    begin(tmp_path, evaluate=again)
+    assert len(seen) == 4, "asked while it trained, at updates 3, 6, 9 and 11"
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000005", "step-00000010", "step-00000011"]
+    assert begin(tmp_path, steps=STEPS + 1), "it has let go"
+
+
 # ---- what is not finite ----
 
 

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: b9884956abf4242a
+# sha256 of what follows: c62858de7f137b8b
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -194,6 +194,8 @@ __all__ = [
     "read_tensors",
     "read_description",
     "save_training_checkpoint",
+    "load_training_checkpoint",
+    "hold_folder",
     "list_checkpoints",
     "average_checkpoints",
     "RUN_FILE",
@@ -400,6 +402,8 @@ _HOME = {
     "read_tensors": "checkpoints",
     "read_description": "checkpoints",
     "save_training_checkpoint": "checkpoints",
+    "load_training_checkpoint": "checkpoints",
+    "hold_folder": "checkpoints",
     "list_checkpoints": "checkpoints",
     "average_checkpoints": "checkpoints",
     "RUN_FILE": "runs",
@@ -498,8 +502,10 @@ if TYPE_CHECKING:
         STATE_FILE,
         WEIGHTS_FILE,
         average_checkpoints,
+        hold_folder,
         list_checkpoints,
         load_checkpoint,
+        load_training_checkpoint,
         read_description,
         read_tensors,
         save_checkpoint,

@@ -1,13 +1,14 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: 3286cd8f520880be
+# sha256 of what follows: a1b545da6c0415b6
 """Checkpoints (Appendix A3)."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ __all__ = [
     "read_tensors",
     "read_description",
     "save_training_checkpoint",
+    "load_training_checkpoint",
+    "hold_folder",
     "list_checkpoints",
     "average_checkpoints",
 ]
@@ -93,13 +96,13 @@ def save_checkpoint(directory: str | Path, model: Transformer, dtype: torch.dtyp
     description = {"format": FORMAT, "model": json.loads(model.config.to_json()), "about": about}
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    _write_tensors(directory / WEIGHTS_FILE, weights, _fingerprint(description["model"]))
+    _write_tensors(directory / WEIGHTS_FILE, weights, description)
     write_atomically(directory / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], made_for: str = "") -> None:
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], description: dict[str, Any]) -> None:
     """Write a safetensors file with a mark, "sha256": the checksum of the tensors, and what they were made for."""
-    mark = f"{_checksum(tensors)} {made_for}".strip()
+    mark = f"{_checksum(tensors)} {_made_for(description)}"
     # One entry, since safetensors writes several in any order, and equal models shall be equal files.
     write_atomically(path, safetensors.torch.save(dict(tensors), {"sha256": mark}))
 
@@ -112,9 +115,20 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(model: Any) -> str:
-    """Goes with the weights: their shapes do not tell how many heads share them."""
-    return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
+def _made_for(description: dict[str, Any]) -> str:
+    """The configuration's fingerprint, since shapes do not tell how many heads share them, and the update, if any."""
+    model, about = json.dumps(description["model"], sort_keys=True), description.get("about")
+    step = about.get("step") if isinstance(about, dict) else None
+    return f"{hashlib.sha256(model.encode()).hexdigest()} {step}"
+
+
+def _check_mark(path: Path, description: dict[str, Any]) -> None:
+    """Refuse tensors that were written for another configuration, or at another update. Old files do not say which."""
+    mark, made_for = _read_header(path)[1], _made_for(description)
+    found = mark.get("config") or mark.get("sha256", "").partition(" ")[2]  # "config": before checksums
+    if found and found not in (made_for, made_for.partition(" ")[0]):
+        reason = f"{CONFIG_FILE} and {path.name} do not belong together: one has changed since they were written"
+        raise ValueError(f"{path.parent}: {reason}; restore it.")
 
 
 def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
@@ -135,10 +149,10 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} has no {name}; give a folder that save_checkpoint wrote.")
-    description = read_description(directory)["model"]
-    found, metadata = _read_header(directory / WEIGHTS_FILE)
+    description = read_description(directory)
+    found = _read_header(directory / WEIGHTS_FILE)[0]
     try:
-        config = TransformerConfig.from_json(json.dumps(description))
+        config = TransformerConfig.from_json(json.dumps(description["model"]))
         expected = _shapes(config, at_most=len(found))
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: no tensor can be as large as that
         reason = str(error).partition("\n")[0][:300]
@@ -152,9 +166,7 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
     weights = read_tensors(directory / WEIGHTS_FILE)
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
         raise ValueError(f"{directory / WEIGHTS_FILE} holds weights that are not finite numbers; the run diverged.")
-    made_for = metadata.get("config") or metadata.get("sha256", "").partition(" ")[2]  # "config": before checksums
-    if made_for and made_for != _fingerprint(description):
-        raise ValueError(f"{directory / CONFIG_FILE} has changed since the weights were written for it; restore it.")
+    _check_mark(directory / WEIGHTS_FILE, description)
     model = Transformer(config)
     model.load_state_dict(weights)
     return model.to(device).eval()
@@ -254,7 +266,7 @@ def save_training_checkpoint(
         unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}."))
         try:
             save_checkpoint(unfinished, model, step=step, **about)
-            _write_tensors(unfinished / STATE_FILE, state)
+            _write_tensors(unfinished / STATE_FILE, state, read_description(unfinished))
             unfinished.chmod(0o755)
             unfinished.rename(target)
         except BaseException:
@@ -267,6 +279,59 @@ def save_training_checkpoint(
     for path in older[: max(0, len(older) + 1 - keep)]:
         shutil.rmtree(path.rename(path.with_name(f".{path.name}")))  # first out of sight: no half one is ever seen
     return target
+
+
+def load_training_checkpoint(directory: str | Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Read the newest checkpoint of a run, to go on from.
+
+    Args:
+        directory: The checkpoint's folder.
+
+    Returns:
+        The model's weights and the state, as `save_training_checkpoint` was given them.
+
+    Raises:
+        FileNotFoundError: A file is missing; only the newest checkpoint has a state.
+        ValueError: A file is damaged, or they are not of one update.
+    """
+    directory = Path(directory)
+    description = read_description(directory)
+    weights, state = (read_tensors(directory / name) for name in (WEIGHTS_FILE, STATE_FILE))
+    for name in (WEIGHTS_FILE, STATE_FILE):
+        _check_mark(directory / name, description)
+    return weights, state
+
+
+@contextlib.contextmanager
+def hold_folder(folder: str | Path | None) -> Iterator[None]:
+    """Within it, no other `hold_folder` gets the same folder, in this process or in another.
+
+    Args:
+        folder: Made if it does not exist; None holds nothing.
+
+    Raises:
+        BlockingIOError: Somebody holds it.
+    """
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    if folder is None or not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        reason = f"a training is under way in {folder}; wait for it, or give another folder."
+        raise BlockingIOError(error.errno, reason) from None
+    except OSError:
+        pass  # a disk that knows no locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def list_checkpoints(run: str | Path) -> list[Path]:

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: ae1cab9b77f10c9c
+# sha256 of what follows: 81e82fd2be199a70
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -19,29 +19,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-
-from transformer import __version__
-from transformer.checkpoints import average_checkpoints, list_checkpoints, write_atomically
-from transformer.data import TokenBatches, copy_task, make_batch
-from transformer.decoding import greedy_decode
-from transformer.distributed import join_processes, leave_processes, rank
-from transformer.downloads import files_corpus
-from transformer.fast_cpu import FastTransformer
-from transformer.ledger import Ledger
-from transformer.model import Transformer, TransformerConfig, choose_device, count_parameters
-from transformer.preparation import Cleaning, Prepared, prepare, read_pairs
-from transformer.runs import CONFIGURATIONS, average_run, make_configuration, train_run
-from transformer.scoring import Score, bleu, chrf, paper_bleu
-from transformer.training import Stopped, TrainingConfig, train
-from transformer.translator import Translator, load_toy_translator
-from transformer.visualization import attention_page, look_at
+import transformer
 
 __all__ = ["make_parser", "main"]
 
 
-def make_parser() -> argparse.ArgumentParser:
+_Option = Callable[..., None]
+
+
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The commands, their options and their help.
+
+    Args:
+        command: Give options to this one alone. Their defaults need the module, and the module needs torch, which takes
+            seconds to load; the list of the commands needs neither.
 
     Returns:
         The parser.
@@ -51,19 +42,24 @@ def make_parser() -> argparse.ArgumentParser:
         description='The Transformer of "Attention Is All You Need", from the book\'s own notebooks.',
         epilog="Try first:  echo 'The dog sees the old house.' | transformer translate",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {transformer.__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
-    _add_prepare(commands)
-    _add_train(commands)
-    _add_average(commands)
-    _add_translate(commands)
-    _add_evaluate(commands)
-    _add_attention(commands)
-    _add_demo(commands)
+    for run, add_options in (
+        (_prepare, _prepare_options),
+        (_train, _train_options),
+        (_average, _average_options),
+        (_translate, _translate_options),
+        (_evaluate, _evaluate_options),
+        (_attention, _attention_options),
+        (_demo, _demo_options),
+    ):
+        option = _add(commands, run)
+        if command in (None, run.__name__.strip("_")):
+            add_options(option)
     return parser
 
 
-def _add(commands: Any, run: Callable[[argparse.Namespace], int]) -> Callable[..., None]:
+def _add(commands: Any, run: Callable[[argparse.Namespace], int]) -> _Option:
     """Add the command of a function. Returns what adds an option to it, its default in its help."""
     summary, _, more = (inspect.getdoc(run) or "").partition("\n\n")
     description, _, examples = more.partition("\n\nExamples:\n")
@@ -109,11 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if whoever read the output has stopped. Wrong usage exits with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = make_parser().parse_args(words)
+    options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     options.words = ["transformer", *words]
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("transformer").setLevel(logging.INFO)
     try:
+        import torch  # only now: --help has been answered without it
+
         _check_device(getattr(options, "device", "auto"))
         code = int(options.run(options))
         if sys.stdout:
@@ -122,18 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as with `| head`; Python flushes once more at its end, and must find somewhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (MemoryError, torch.OutOfMemoryError):
-        _complain(options, "there is not enough memory; give smaller batches, or see whether a file is far too large")
-        return 1
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         _complain(options, place + reason)
         return 1
     except KeyboardInterrupt as error:
-        stopped = isinstance(error, Stopped) and options.command == "train"
+        number = getattr(error, "number", 0)  # of the signal that stopped a training
+        stopped = number and options.command == "train"
         _complain(options, f"{error}: run it again with --resume" if stopped else "interrupted")
-        return 128 + getattr(error, "number", signal.SIGINT)
+        return 128 + (number or signal.SIGINT)
+    except (MemoryError, torch.OutOfMemoryError):
+        _complain(options, "there is not enough memory; give smaller batches, or see whether a file is far too large")
+        return 1
 
 
 def _check_device(name: str) -> None:
@@ -165,15 +164,14 @@ def _prepare(options: argparse.Namespace) -> int:
     corpus = options.corpus
     if options.train:
         name, (source, target) = Path(options.train[0]).name.partition(".")[0], options.languages
-        corpus = files_corpus(name, source, target, options.train, options.dev, options.test)
+        corpus = transformer.files_corpus(name, source, target, options.train, options.dev, options.test)
     limits = options.max_words, options.max_ratio, options.max_pieces
-    cleaning = Cleaning(*limits, duplicates=not options.keep_duplicates)
-    print(prepare(corpus, options.out, options.vocab_size, cleaning).summary())
+    cleaning = transformer.Cleaning(*limits, duplicates=not options.keep_duplicates)
+    print(transformer.prepare(corpus, options.out, options.vocab_size, cleaning).summary())
     return 0
 
 
-def _add_prepare(commands: Any) -> None:
-    option = _add(commands, _prepare)
+def _prepare_options(option: _Option) -> None:
     option("--corpus", "embedded, multi30k, multi30k-en-fr, wmt14-en-de or wmt14-en-fr", metavar="NAME")
     option("--train", "in place of it, two files to train on, plain or .gz", **_FILES)
     option("--dev", "two files to watch the training by", **_FILES)
@@ -181,9 +179,10 @@ def _add_prepare(commands: Any) -> None:
     option("--languages", "languages of these files", ["en", "de"], shown="en de", **_FILES)
     option("--out", "where the prepared corpus shall be", metavar="FOLDER", required=True)
     option("--vocab-size", "pieces of the vocabulary", shown="37000 for WMT14, fewer for less", **_N)
-    option("--max-words", "most words of a side", Cleaning.max_words, **_N)
-    option("--max-pieces", "most pieces of a side", Cleaning.max_pieces, **_N)
-    option("--max-ratio", "most words of a side for one of the other", Cleaning.max_ratio, type=float, metavar="R")
+    usual = transformer.Cleaning
+    option("--max-words", "most words of a side", usual.max_words, **_N)
+    option("--max-pieces", "most pieces of a side", usual.max_pieces, **_N)
+    option("--max-ratio", "most words of a side for one of the other", usual.max_ratio, type=float, metavar="R")
     option("--keep-duplicates", "keep a pair that comes again", shown="drop it", action="store_true")
 
 
@@ -227,34 +226,33 @@ def _train(options: argparse.Namespace) -> int:
     """
     changes = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
     if options.show:
-        print(json.dumps(make_configuration(options.config or "base", **changes), indent=2))
+        print(json.dumps(transformer.make_configuration(options.config or "base", **changes), indent=2))
         return 0
     if not options.folder or not (options.data or options.resume):
         options.usage("give --data and --run, or --run and --resume")
-    join_processes()
+    transformer.join_processes()
     try:
-        if rank():
+        if transformer.rank():
             logging.getLogger("transformer").setLevel(logging.WARNING)
         about = options.folder, options.data, options.config, options.resume, options.device, options.words
-        result = train_run(*about, **changes)
-        if not rank():
-            print(f"{Ledger(**result['ledger'])}; {result['peak_memory_bytes'] / 2**30:.2f} GiB at most")
+        result = transformer.train_run(*about, **changes)
+        if not transformer.rank():
+            print(f"{transformer.Ledger(**result['ledger'])}; {result['peak_memory_bytes'] / 2**30:.2f} GiB at most")
             scores = "".join(f", {name} {value:.2f}" for name, value in result["scores"].items())
             print(f"{options.folder}: mean of {len(result['averaged'])} checkpoints{scores}")
     finally:
-        leave_processes()
+        transformer.leave_processes()
     return 0
 
 
-def _add_train(commands: Any) -> None:
-    option = _add(commands, _train)
+def _train_options(option: _Option) -> None:
     option("--data", "what prepare wrote", metavar="FOLDER")
     option("--run", "where checkpoints, log and model go", metavar="FOLDER", dest="folder")
     option("--config", "base, big, small, tiny, or a JSON file as --show prints it", shown="base", metavar="C")
     option("--resume", "go on from the newest checkpoint, if there is one", action="store_true")
     option("--show", "print the configuration as JSON, and do nothing else", action="store_true")
     option("--device", **_DEVICE)
-    presets = {name: make_configuration(name) for name in CONFIGURATIONS}
+    presets = {name: transformer.make_configuration(name) for name in transformer.CONFIGURATIONS}
     for name, (kind, text) in _SETTINGS.items():
         values = {preset: str(fields[name]) for preset, fields in presets.items()}
         same = len(set(values.values())) == 1
@@ -274,13 +272,12 @@ def _average(options: argparse.Namespace) -> int:
       transformer average --run runs/base
       transformer average --run runs/base --last 3 --out runs/base-3
     """
-    names = average_run(options.folder, options.last, options.out)
+    names = transformer.average_run(options.folder, options.last, options.out)
     print(f"{options.out or options.folder}: mean of {', '.join(names)}")
     return 0
 
 
-def _add_average(commands: Any) -> None:
-    option = _add(commands, _average)
+def _average_options(option: _Option) -> None:
     option("--run", "the run", metavar="FOLDER", dest="folder", required=True)
     option("--last", "how many checkpoints", shown="what the run was told", **_N)
     option("--out", "where the model goes", shown="the run", metavar="FOLDER")
@@ -320,7 +317,7 @@ def _translate(options: argparse.Namespace) -> int:
 
 
 def _found(
-    translator: Translator, lines: Iterator[str], size: int, options: argparse.Namespace
+    translator: "transformer.Translator", lines: Iterator[str], size: int, options: argparse.Namespace
 ) -> Iterator[list[tuple[str, float]]]:
     """Each line's translations with their scores, the best first."""
     if not options.n_best:
@@ -337,25 +334,28 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
         mark = b""  # only the very first is one
 
 
-def _load(options: argparse.Namespace) -> Translator:
-    translator = Translator.from_pretrained(options.model, "cpu") if options.model else load_toy_translator()
-    translator.model.to(choose_device(options.device))
+def _load(options: argparse.Namespace) -> "transformer.Translator":
+    if options.model:
+        translator = transformer.Translator.from_pretrained(options.model, "cpu")
+    else:
+        translator = transformer.load_toy_translator()
+    translator.model.to(transformer.choose_device(options.device))
     return translator
 
 
-def _load_to_translate(options: argparse.Namespace) -> Translator:
+def _load_to_translate(options: argparse.Namespace) -> "transformer.Translator":
     """On a CPU the same model, faster."""
     translator = _load(options)
     if next(translator.model.parameters()).device.type != "cpu":
         return translator
-    return Translator(FastTransformer(translator.model), translator.tokenizer)
+    return transformer.Translator(transformer.FastTransformer(translator.model), translator.tokenizer)
 
 
 def _search(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("beam_size", "alpha", "batch_tokens")}
 
 
-def _add_search(option: Callable[..., None]) -> None:
+def _search_options(option: _Option) -> None:
     shown = "the model that ships with the book, for its embedded corpus"
     option("--model", "a run that has ended, or a folder with a trained model", shown=shown, metavar="FOLDER")
     option("--beam-size", "hypotheses to keep; 1 decodes greedily, faster", 4, **_N)
@@ -364,9 +364,8 @@ def _add_search(option: Callable[..., None]) -> None:
     option("--device", **_DEVICE)
 
 
-def _add_translate(commands: Any) -> None:
-    option = _add(commands, _translate)
-    _add_search(option)
+def _translate_options(option: _Option) -> None:
+    _search_options(option)
     option("--n-best", "N translations a line, each with its line's number and its score, tabs between", **_N)
 
 
@@ -384,13 +383,13 @@ def _evaluate(options: argparse.Namespace) -> int:
     if bool(options.data) == bool(options.source) or bool(options.source) != bool(options.reference):
         options.usage("give either --data, or --source and --reference")
     if options.data:
-        pairs = Prepared.load(options.data).text(options.split)
+        pairs = transformer.Prepared.load(options.data).text(options.split)
     else:
-        pairs = list(read_pairs(options.source, options.reference))
+        pairs = list(transformer.read_pairs(options.source, options.reference))
     sources, references = ([pair[side] for pair in pairs[: options.limit]] for side in (0, 1))
-    metrics: dict[str, Callable[..., Score]] = {"BLEU": bleu, "chrF": chrf}
+    metrics: dict[str, Callable[..., transformer.Score]] = {"BLEU": transformer.bleu, "chrF": transformer.chrf}
     if options.paper:
-        metrics["BLEU as the authors"] = functools.partial(paper_bleu, language=options.language)
+        metrics["BLEU as the authors"] = functools.partial(transformer.paper_bleu, language=options.language)
     for metric in metrics.values():  # what is missing is missed before the work
         metric(hypotheses=references[:1], references=references[:1])
     translator = _load_to_translate(options)
@@ -399,7 +398,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - begun
     if options.save:
         text = "".join(output.replace("\n", " ") + "\n" for output in outputs)
-        write_atomically(options.save, text.encode("utf-8"))
+        transformer.write_atomically(options.save, text.encode("utf-8"))
     scores = {name: metric(hypotheses=outputs, references=references) for name, metric in metrics.items()}
     if options.json:
         about = {"lines": len(sources), "seconds": round(seconds, 3), **_search(options)}
@@ -412,8 +411,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_evaluate(commands: Any) -> None:
-    option = _add(commands, _evaluate)
+def _evaluate_options(option: _Option) -> None:
     option("--data", "what prepare wrote", metavar="FOLDER")
     option("--split", "of it: test, dev, or official, a part of newstest2014", "test", metavar="S")
     option("--source", "in place of it, a file of sentences", metavar="FILE")
@@ -423,7 +421,7 @@ def _add_evaluate(commands: Any) -> None:
     option("--language", "of the translations, for --paper", "de", metavar="L")
     option("--save", "write the translations into a file", metavar="FILE")
     option("--json", "print one JSON object", action="store_true")
-    _add_search(option)
+    _search_options(option)
 
 
 def _attention(options: argparse.Namespace) -> int:
@@ -444,15 +442,14 @@ def _attention(options: argparse.Namespace) -> int:
         options.usage(f"{options.sentence} is a folder; give the sentence, too")
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(f"{out} cannot be written; give --out a file, in a folder that exists")
-    seen = look_at(_load(options), options.sentence, options.target)
-    write_atomically(out, attention_page(seen, options.sentence).encode("utf-8"))
+    seen = transformer.look_at(_load(options), options.sentence, options.target)
+    transformer.write_atomically(out, transformer.attention_page(seen, options.sentence).encode("utf-8"))
     layers, heads = seen.cross.shape[:2]
     print(f"{out}: {len(seen.source)} source tokens, {len(seen.written)} target tokens, {layers} layers, {heads} heads")
     return 0
 
 
-def _add_attention(commands: Any) -> None:
-    option = _add(commands, _attention)
+def _attention_options(option: _Option) -> None:
     shown = "the model that ships with the book"
     option("model", "a run that has ended, or a folder with a trained model", nargs="?", shown=shown, metavar="RUN")
     option("sentence", "a source sentence, in quotation marks")
@@ -471,21 +468,26 @@ def _demo(options: argparse.Namespace) -> int:
       transformer demo
       transformer demo --steps 100 --device cpu
     """
-    config = TransformerConfig(32, 32, d_model=64, n_layers=1, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre")
+    import torch
+
+    config = transformer.TransformerConfig(
+        32, 32, d_model=64, n_layers=1, n_heads=4, d_ff=256, dropout=0.0, norm_order="pre"
+    )
     torch.manual_seed(0)
-    model = Transformer(config)
-    print(f"A Transformer of {count_parameters(model):,} parameters learns to copy sequences of 4 to 12 numbers.")
-    batches = TokenBatches(copy_task(20_000, seed=1), max_tokens=1600)
+    model = transformer.Transformer(config)
+    parameters = transformer.count_parameters(model)
+    print(f"A Transformer of {parameters:,} parameters learns to copy sequences of 4 to 12 numbers.")
+    batches = transformer.TokenBatches(transformer.copy_task(20_000, seed=1), max_tokens=1600)
     warmup_steps = max(1, options.steps // 3)
-    training = TrainingConfig(options.steps, warmup_steps, checkpoint_every=10, device=options.device)
+    training = transformer.TrainingConfig(options.steps, warmup_steps, checkpoint_every=10, device=options.device)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as run:
-        records = train(model, batches, training, run=run)
+        records = transformer.train(model, batches, training, run=run)
         device = next(model.parameters()).device
-        model = average_checkpoints(list_checkpoints(run)).to(device)
+        model = transformer.average_checkpoints(transformer.list_checkpoints(run)).to(device)
     print(f"loss {records[-1].loss:.3f} after {options.steps} updates, {time.perf_counter() - begun:.0f} s.")
-    unseen = copy_task(200, seed=2)
-    copies = greedy_decode(model, make_batch(unseen).src.to(device))
+    unseen = transformer.copy_task(200, seed=2)
+    copies = transformer.greedy_decode(model, transformer.make_batch(unseen).src.to(device))
     for (source, _), copy in list(zip(unseen, copies, strict=True))[:3]:
         print(f"  given {source}\n  wrote {copy}")
     right = sum(copy == source for (source, _), copy in zip(unseen, copies, strict=True))
@@ -493,7 +495,6 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_demo(commands: Any) -> None:
-    option = _add(commands, _demo)
+def _demo_options(option: _Option) -> None:
     option("--steps", "updates to train for", 500, **_N)
     option("--device", **_DEVICE)

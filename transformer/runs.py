@@ -1,8 +1,7 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 75241d207d8f6e11
+# sha256 of what follows: 7540de3a93bb72ae
 """A Run and Its Folder (Appendix A3a)."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -12,7 +11,7 @@ import platform
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -26,10 +25,11 @@ from transformer.checkpoints import (
     STATE_FILE,
     WEIGHTS_FILE,
     average_checkpoints,
+    hold_folder,
     list_checkpoints,
     load_checkpoint,
+    load_training_checkpoint,
     read_description,
-    read_tensors,
     write_atomically,
 )
 from transformer.data import TokenBatches, Tokenizer
@@ -223,7 +223,7 @@ def train_run(
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked
-    with _alone(run):
+    with hold_folder(None if rank() else run):
         if resume:
             _check_newest(run)
         if rank() == 0:
@@ -244,30 +244,6 @@ def train_run(
             result |= {"ledger": ledger.to_dict(), "peak_memory_bytes": _peak_memory(place), "ended": _now()}
             _write_json(run / RUN_FILE, {**about, "result": result})
     return result
-
-
-@contextlib.contextmanager
-def _alone(run: Path) -> Iterator[None]:
-    """Hold the run's folder, so that a second training refuses it. However this one ends, the system lets go of it."""
-    run.mkdir(parents=True, exist_ok=True)
-    if rank() or not hasattr(os, "O_DIRECTORY"):  # one holds it for all; Windows opens no folder
-        yield
-        return
-    import fcntl
-
-    handle = os.open(run, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        reason = f"another process trains in {run}; wait for it, or give another folder."
-        raise BlockingIOError(error.errno, reason) from None
-    except OSError:
-        pass  # a disk that knows no locks
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
 def average_run(run: str | Path, last: int | None = None, out: str | Path | None = None) -> list[str]:
@@ -343,7 +319,7 @@ def _check_newest(run: Path) -> None:
         weights = load_checkpoint(path).named_parameters()
         if (path / STATE_FILE).stat().st_size > 4 * (path / WEIGHTS_FILE).stat().st_size + 2**20:
             raise ValueError(f"{path / STATE_FILE} is damaged: too large for this model's state; copy it again.")
-        state, about = read_tensors(path / STATE_FILE), read_description(path)["about"]
+        state, about = load_training_checkpoint(path)[1], read_description(path)["about"]
         try:
             TrainingConfig(**about["training"])
             whole = path.name == f"step-{about['step']:08}" and isinstance(about["sums"], dict)
