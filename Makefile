@@ -61,9 +61,9 @@ lint: export
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# Two workers: the book is meant for two cores. What shares a fixture stays together (see tests/conftest.py).
+# Two workers: the book is meant for two cores. What shares fixtures stays together (see tests/conftest.py).
 test: lint book
-	$(RUN) -m pytest -n 2 --dist loadgroup $(PYTEST_OPTIONS)
+	$(RUN) -m pytest -n 2 $(PYTEST_OPTIONS)
 
 test-matrix:
 	$(PYTHON) tests/matrix.py oldest newest --pip-options "$(PIP_OPTIONS)"

@@ -27,13 +27,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """With several workers, each file is one worker's, as its fixtures are; of the long one, each page of the site."""
-    for item in items:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        page = f" {parameters['page']}" if item.path.name == "test_pages.py" and "page" in parameters else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{page}"))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return f"{file} {test.partition('[')[2]}" if file.endswith("test_pages.py") else file
+
+    return Together(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,8 @@
 """Turn percent scripts into chapters: exported cells get a badge, block quotes the paper's voice."""
 
+import copy
+import functools
+
 import jupytext
 from docutils import nodes
 
@@ -7,7 +10,12 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
 def read(text):
-    """Read a percent script, noting each cell's line for the warnings."""
+    """Read a percent script, noting each cell's line for the warnings. Several steps of a build ask for the same one."""
+    return copy.deepcopy(parse(text))
+
+
+@functools.cache
+def parse(text):
     notebook = jupytext.reads(text, fmt="py:percent")
     notebook.metadata["kernelspec"] = dict(KERNEL)
     notebook.metadata["source_map"] = [

@@ -7,6 +7,8 @@ import base64
 import json
 from pathlib import Path
 
+from sentencepiece import SentencePieceProcessor
+
 SHARED = ("translator/transformer.js", "translator/parts.js")
 PAGES = {'class="live-translator"': "translator/page", 'class="live-steps"': "steps/steps"}  # mark: script and style
 
@@ -30,13 +32,13 @@ def choices() -> dict[str, dict[str, list[str]]]:
 def model_script(root: Path) -> str:
     """Weights, pieces and words of the shipped model, handed to a function of the page."""
     from transformer.corpus import vocabulary
-    from transformer.data import Tokenizer
 
     folder = root / "transformer" / "pretrained"
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    # Not the module's own Tokenizer: a build that has nothing to do need not wait for torch.
+    tokenizer = SentencePieceProcessor(model_proto=(folder / "tokenizer.model").read_bytes())
     model = {
         "config": json.loads((folder / "config.json").read_text(encoding="utf-8"))["model"],
-        "pieces": tokenizer.pieces(range(len(tokenizer))),
+        "pieces": tokenizer.id_to_piece(list(range(len(tokenizer)))),
         "words": list(vocabulary()),
         "choices": choices(),
         "weights": base64.b64encode((folder / "model.safetensors").read_bytes()).decode("ascii"),
