@@ -117,7 +117,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: Bool, broadcastable to the scores, True where a query may attend; or None.
 
     Returns:
-        Weights of the same shape and dtype: every row sums to 1, or is all zeros if its mask is all False.
+        Weights of the same shape and dtype; every row sums to 1, or is all zeros if its mask is all False.
 
     Source: §3.2.3.
     """

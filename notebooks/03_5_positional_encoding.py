@@ -83,7 +83,7 @@ def sinusoids(length: int, d_model: int, start: int = 0) -> Tensor:
         start: The first position.
 
     Returns:
-        Shape (length, d_model), float64: rounding of large positions would shift the phase.
+        Shape (length, d_model), float64; rounding of large positions would shift the phase.
 
     Raises:
         ValueError: d_model is odd.

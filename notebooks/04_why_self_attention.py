@@ -798,7 +798,7 @@ def break_even_length(config: TransformerConfig) -> int:
         config: The model's sizes.
 
     Returns:
-        The length: 3072 for the base model, 6 · d_model wherever d_k = d_v = d_model / h and d_ff = 4 · d_model.
+        The length, 3072 for the base model, 6 · d_model wherever d_k = d_v = d_model / h and d_ff = 4 · d_model.
 
     Source: §4.
     """

@@ -363,7 +363,7 @@ def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
         pairs: (source ids, target ids), without begin and end.
 
     Returns:
-        The batch: targets shifted right by one position, as the decoder needs them.
+        The batch, with targets shifted right by one position, as the decoder needs them.
 
     Raises:
         ValueError: There is no pair.

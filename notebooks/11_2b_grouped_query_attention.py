@@ -84,7 +84,7 @@ class GroupedQueryAttention(MultiHeadAttention):
             value: Shape (B, n, d_model).
 
         Returns:
-            Keys (B, n_kv_heads, n, d_k) and values (B, n_kv_heads, n, d_v): what a cache keeps.
+            Keys (B, n_kv_heads, n, d_k) and values (B, n_kv_heads, n, d_v), which are what a cache keeps.
         """
         self._check("key", key)
         self._check("value", value)

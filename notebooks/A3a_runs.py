@@ -293,8 +293,8 @@ def train_run(
         **changes: Fields of the configuration with other values.
 
     Returns:
-        The result: names of the "averaged" checkpoints, "scores" on dev, the "ledger" of the whole run, and when it
-        "ended" with which "peak_memory_bytes" of its last process. It is written into run.json, too.
+        The result, with names of the "averaged" checkpoints, "scores" on dev, the "ledger" of the whole run, and when
+        it "ended" with which "peak_memory_bytes" of its last process. It is written into run.json, too.
 
     Raises:
         FileExistsError: The folder holds a run, and resume is False; or it holds something else.

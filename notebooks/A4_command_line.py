@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0 if all went well, 1 if something could not be done, 130 if interrupted, 143 if terminated, 141
+        The exit code, 0 if all went well, 1 if something could not be done, 130 if interrupted, 143 if terminated, 141
         if whoever read the output has stopped. Wrong usage exits with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)

@@ -400,7 +400,7 @@ class FastDropout(nn.Dropout):
             x: Any shape, on the CPU.
 
         Returns:
-            The same shape: 0 where a number was dropped, and what was kept divided by 1 − p.
+            The same shape; 0 where a number was dropped, and what was kept divided by 1 − p.
         """
         dropped = round(self.p * 2**16)  # of 2^16
         if not self.training or dropped == 0:

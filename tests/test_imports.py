@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -225,3 +226,12 @@ def test_the_papers_rooms_are_small() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_file_is_long(room: str) -> None:
     assert code_lines(ROOMS[room].read_text(encoding="utf-8")) <= 400
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_returned_is_not_taken_for_a_type(room: str) -> None:
+    """In the reference, words before a colon on the first line of "Returns" would stand as the type."""
+    for node in ast.walk(ast.parse(ROOMS[room].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            first = re.search(r"^Returns:\n(.*)", ast.get_docstring(node) or "", re.MULTILINE)
+            assert first is None or ":" not in re.sub(r"`[^`]*`", "", first[1]), f"{node.name}: {first[1]}"

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_2_1_scaled_dot_product_attention.py, Section 3.2.1; edit that file, not this one.
-# sha256 of what follows: a401eac914dcc5b4
+# sha256 of what follows: 28380dd2b51bb9f7
 """Scaled Dot-Product Attention (Section 3.2.1)."""
 
 import math
@@ -56,7 +56,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: Bool, broadcastable to the scores, True where a query may attend; or None.
 
     Returns:
-        Weights of the same shape and dtype: every row sums to 1, or is all zeros if its mask is all False.
+        Weights of the same shape and dtype; every row sums to 1, or is all zeros if its mask is all False.
 
     Source: §3.2.3.
     """

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 81e82fd2be199a70
+# sha256 of what follows: 5ced69e91ab13b0c
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0 if all went well, 1 if something could not be done, 130 if interrupted, 143 if terminated, 141
+        The exit code, 0 if all went well, 1 if something could not be done, 130 if interrupted, 143 if terminated, 141
         if whoever read the output has stopped. Wrong usage exits with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)

@@ -1,5 +1,5 @@
 # Exported from notebooks/04_why_self_attention.py, Section 4; edit that file, not this one.
-# sha256 of what follows: 9ca7fd9ee3579e2e
+# sha256 of what follows: 408be199c8a95ce6
 """Why Self-Attention (Section 4)."""
 
 from transformer.model import TransformerConfig
@@ -161,7 +161,7 @@ def break_even_length(config: TransformerConfig) -> int:
         config: The model's sizes.
 
     Returns:
-        The length: 3072 for the base model, 6 · d_model wherever d_k = d_v = d_model / h and d_ff = 4 · d_model.
+        The length, 3072 for the base model, 6 · d_model wherever d_k = d_v = d_model / h and d_ff = 4 · d_model.
 
     Source: §4.
     """

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_1_training_data_and_batching.py, Section 5.1; edit that file, not this one.
-# sha256 of what follows: 5c9e1b18e9b692b2
+# sha256 of what follows: 704fb3efec4b0677
 """Training Data and Batching (Section 5.1)."""
 
 import dataclasses
@@ -241,7 +241,7 @@ def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
         pairs: (source ids, target ids), without begin and end.
 
     Returns:
-        The batch: targets shifted right by one position, as the decoder needs them.
+        The batch, with targets shifted right by one position, as the decoder needs them.
 
     Raises:
         ValueError: There is no pair.

@@ -1,5 +1,5 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: 9b97d00c15f23756
+# sha256 of what follows: 432606161e1940b8
 """Faster on a CPU (Appendix A6)."""
 
 from typing import Any
@@ -236,7 +236,7 @@ class FastDropout(nn.Dropout):
             x: Any shape, on the CPU.
 
         Returns:
-            The same shape: 0 where a number was dropped, and what was kept divided by 1 − p.
+            The same shape; 0 where a number was dropped, and what was kept divided by 1 − p.
         """
         dropped = round(self.p * 2**16)  # of 2^16
         if not self.training or dropped == 0:

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_5_positional_encoding.py, Section 3.5; edit that file, not this one.
-# sha256 of what follows: 38c44f2c3640ee29
+# sha256 of what follows: 2ef4a4af53f27b8a
 """Positional Encoding (Section 3.5)."""
 
 import torch
@@ -17,7 +17,7 @@ def sinusoids(length: int, d_model: int, start: int = 0) -> Tensor:
         start: The first position.
 
     Returns:
-        Shape (length, d_model), float64: rounding of large positions would shift the phase.
+        Shape (length, d_model), float64; rounding of large positions would shift the phase.
 
     Raises:
         ValueError: d_model is odd.

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 7540de3a93bb72ae
+# sha256 of what follows: 32a0fb0ea2436a9f
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -194,8 +194,8 @@ def train_run(
         **changes: Fields of the configuration with other values.
 
     Returns:
-        The result: names of the "averaged" checkpoints, "scores" on dev, the "ledger" of the whole run, and when it
-        "ended" with which "peak_memory_bytes" of its last process. It is written into run.json, too.
+        The result, with names of the "averaged" checkpoints, "scores" on dev, the "ledger" of the whole run, and when
+        it "ended" with which "peak_memory_bytes" of its last process. It is written into run.json, too.
 
     Raises:
         FileExistsError: The folder holds a run, and resume is False; or it holds something else.

@@ -1,5 +1,5 @@
 # Exported from notebooks/08_attention_visualizations.py; edit that file, not this one.
-# sha256 of what follows: 937c612b55ea4608
+# sha256 of what follows: f115b64edc9b76fe
 """Attention Visualizations."""
 
 import contextlib
@@ -354,7 +354,7 @@ def alignment_accuracy(translator: Translator, pairs: Sequence[SentencePair]) ->
         pairs: Sentence pairs with their true alignment.
 
     Returns:
-        Shape (layers, h), from 0 to 1: the share of aligned target words.
+        Shape (layers, h), from 0 to 1, the share of aligned target words.
 
     Raises:
         ValueError: No pair has an aligned word.
@@ -407,7 +407,7 @@ def head_entropy(sentences: Sequence[SentenceAttention], kind: str) -> Tensor:
         kind: "encoder", "decoder" or "cross".
 
     Returns:
-        Shape (layers, h), in bits: 0 if every row looks at one token, log2 n if it looks at n alike.
+        Shape (layers, h), in bits; 0 if every row looks at one token, log2 n if it looks at n alike.
 
     Raises:
         ValueError: There is no sentence, or kind is another word.
@@ -431,7 +431,7 @@ def attention_lines(
         word: The row shown first, from 0; None for all rows.
 
     Returns:
-        The chart: rows (queries) on the left, columns (keys) on the right, thick lines for large weights. A menu
+        The chart, with rows (queries) on the left, columns (keys) on the right, thick lines for large weights. A menu
         chooses the row, a click on the legend a head. Weights below 0.05 have no line.
 
     Raises:

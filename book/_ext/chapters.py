@@ -10,11 +10,11 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
 def read(text):
-    """Read a percent script, noting each cell's line for the warnings. Several steps of a build ask for the same one."""
+    """Read a percent script, noting each cell's line for the warnings."""
     return copy.deepcopy(parse(text))
 
 
-@functools.cache
+@functools.cache  # several steps of a build ask for the same one
 def parse(text):
     notebook = jupytext.reads(text, fmt="py:percent")
     notebook.metadata["kernelspec"] = dict(KERNEL)

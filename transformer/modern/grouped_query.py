@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2b_grouped_query_attention.py, Section 11.2b; edit that file, not this one.
-# sha256 of what follows: 367392a06ddb1932
+# sha256 of what follows: e09696ad5dca5545
 """Grouped-Query Attention (Section 11.2b)."""
 
 from typing import Any
@@ -43,7 +43,7 @@ class GroupedQueryAttention(MultiHeadAttention):
             value: Shape (B, n, d_model).
 
         Returns:
-            Keys (B, n_kv_heads, n, d_k) and values (B, n_kv_heads, n, d_v): what a cache keeps.
+            Keys (B, n_kv_heads, n, d_k) and values (B, n_kv_heads, n, d_v), which are what a cache keeps.
         """
         self._check("key", key)
         self._check("value", value)
