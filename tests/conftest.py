@@ -27,15 +27,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(optionalhook=True)
+def one_workers(nodeid: str) -> str:
+    """Names what goes to one worker: each file, as its fixtures do; of the long one, each page of the site."""
+    file, _, test = nodeid.partition("::")
+    return f"{file} {test.partition('[')[2]}" if file.endswith("test_pages.py") else file
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With several workers, each file is one worker's, as its fixtures are; of the long one, each page of the site."""
+    """With several workers, keep together what shares fixtures."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file, _, test = nodeid.partition("::")
-            return f"{file} {test.partition('[')[2]}" if file.endswith("test_pages.py") else file
+            return one_workers(nodeid)
 
     return Together(config, log)
 
