@@ -69,7 +69,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         description='The Transformer of "Attention Is All You Need", from the book\'s own notebooks.',
         epilog="Try first:  echo 'The dog sees the old house.' | transformer translate",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {transformer.__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {transformer.__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for run, add_options in (
         (_prepare, _prepare_options),

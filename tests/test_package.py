@@ -211,7 +211,13 @@ def test_every_dependency_is_explained(root: Path) -> None:
 
 
 # Import names that differ from the package's name.
-DISTRIBUTION = {"PYEVALB": "pyevalb", "yaml": "pyyaml", "bs4": "beautifulsoup4", "vl_convert": "vl-convert-python"}
+DISTRIBUTION = {
+    "PYEVALB": "pyevalb",
+    "yaml": "pyyaml",
+    "bs4": "beautifulsoup4",
+    "vl_convert": "vl-convert-python",
+    "xdist": "pytest-xdist",
+}
 
 
 def test_nothing_else_is_imported(root: Path) -> None:

@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 5ced69e91ab13b0c
+# sha256 of what follows: ceeda3caa8e893c7
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -42,7 +42,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         description='The Transformer of "Attention Is All You Need", from the book\'s own notebooks.',
         epilog="Try first:  echo 'The dog sees the old house.' | transformer translate",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {transformer.__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"%(prog)s {transformer.__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for run, add_options in (
         (_prepare, _prepare_options),
