@@ -65,7 +65,7 @@ from transformer.checkpoints import (
 )
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
-from transformer.fast_cpu import use_fast_dropout
+from transformer.fast_cpu import use_fast_dropout, use_one_dnn
 from transformer.ledger import Ledger, measure_peak
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
@@ -319,6 +319,7 @@ def train_run(
     model = Transformer(model_config)
     if place.type == "cpu":
         use_fast_dropout(model)
+        use_one_dnn(model)
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked

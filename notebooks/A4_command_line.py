@@ -245,8 +245,8 @@ def _prepare_options(option: _Option) -> None:
 # ## `transformer train`
 #
 # `transformer train --data FOLDER --config base --run FOLDER` is all that one GPU needs. With `torchrun` the same line uses
-# many. Whatever stops it, `--resume` goes on. What it does stands in [A3a](A3a_runs.py). On a CPU, dropout draws as
-# [A6](A6_faster_on_a_cpu.py) says.
+# many. Whatever stops it, `--resume` goes on. What it does stands in [A3a](A3a_runs.py). On a CPU, dropout draws and
+# matrices are multiplied as [A6](A6_faster_on_a_cpu.py) says.
 
 
 # %%

@@ -2,9 +2,9 @@
 # # A6 Faster on a CPU
 #
 # The chapters on the paper leave out what only makes one kind of machine quicker. This one puts it back, for a CPU. In
-# decoding three things change: how matrices lie in memory, how a beam remembers its past, and how often a source is read. The
-# translations stay the same. In training one thing changes: how dropout draws; the rate stays the same. The
-# [command line](A4_command_line.py) uses all of it where there is no GPU; nothing else asks for it.
+# decoding three things change: what multiplies, how a beam remembers its past, and how often a source is read. The
+# translations stay the same. In training two things change: how dropout draws, at the same rate, and again what multiplies.
+# The [command line](A4_command_line.py) uses all of it where there is no GPU; nothing else asks for it.
 
 # %%
 #| default_exp fast_cpu
@@ -36,20 +36,29 @@ print("and does 4 multiply-adds with each; a training batch of 2,000 tokens does
 assert read == 40_964_096
 
 # %% [markdown]
-# So what counts is how fast weights come from memory. `nn.Linear` keeps the transpose of the paper's $W$, one row per output.
-# For few rows, the library that multiplies can be quicker with one row per input. How much quicker depends on the machine, and
-# on the moment: [the record](../book/how_fast.md) shows no difference, other runs up to 1.4 times. A copy in that order is all it
-# takes. And layers that read the same input become one product: of queries, keys and values.
+# So what counts is how fast weights come from memory, and who multiplies. On most PCs PyTorch has two libraries for that.
+# Products of float32 go to Intel's MKL, which does not use the widest instructions of other makers' processors. oneDNN uses
+# them, and it can keep a matrix *packed*: cut into tiles, in the order in which it will read them. `nn.Linear` never asks for
+# that, since a matrix that is trained changes with every update. A trained one does not. What it gives depends on the
+# processor: on AMD's much, on Intel's little, says [the page on speed](../book/how_fast.md). And layers that read the same
+# input become one product: of queries, keys and values.
+#
+# The way to a packed matrix is private to PyTorch. Should a version lack it, there is a second way: a copy with one row per
+# input, where `nn.Linear` has one per output. For few rows that, too, can be quicker.
 
 
 # %%
 #| export
+import platform
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from transformer.embeddings import TokenEmbedding
 from transformer.feed_forward import PositionwiseFeedForward
 from transformer.layers import DecoderLayer, LayerCache
 from transformer.model import DecoderCache, Transformer
@@ -58,24 +67,53 @@ from transformer.multi_head import MultiHeadAttention
 
 # %%
 #| export
-class _Linear:
-    """Linear layers that read the same input, as one; the matrix has a row per input."""
+def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
-    def __init__(self, *layers: nn.Linear) -> None:
-        self.weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()  # (inputs, outputs)
-        self.bias = torch.cat([layer.bias.detach() for layer in layers])
+
+# %%
+#| export
+def _packed(weight: Tensor) -> Tensor | None:
+    """A matrix (outputs, inputs) in oneDNN's own order; None where that cannot be had."""
+    pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    if pack is None or weight.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return None
+    return pack(weight)
+
+
+# %%
+#| export
+class _Linear:
+    """A linear layer that has been trained."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        packed = _packed(weight)
+        self.multiply = F.linear if packed is None else _one_dnn
+        self.weight = weight.t().contiguous().t() if packed is None else packed  # in memory, a row per input
+        self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)  # (rows, inputs) → (rows, outputs)
+        return self.multiply(x, self.weight, self.bias)  # (…, inputs) → (…, outputs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Linear":
+        return self  # it never changes, and PyTorch cannot copy what is packed
+
+
+# %%
+#| export
+def _together(*layers: nn.Linear) -> _Linear:
+    """Linear layers that read the same input, as one."""
+    weights, biases = ([getattr(layer, name).detach() for layer in layers] for name in ("weight", "bias"))
+    return _Linear(torch.cat(weights), torch.cat(biases))
 
 
 # %%
 torch.manual_seed(0)
 w_q, w_k, x = nn.Linear(6, 8), nn.Linear(6, 8), torch.randn(4, 6)
-together = _Linear(w_q, w_k)
-print("nn.Linear:", tuple(w_q.weight.shape), "steps", w_q.weight.stride())
-print("here:     ", tuple(together.weight.shape), "steps", together.weight.stride())
+together = _together(w_q, w_k)
 assert torch.allclose(together(x), torch.cat([w_q(x), w_k(x)], dim=1), atol=1e-6)
+print("one product for both:", tuple(together(x).shape))
 
 # %% [markdown]
 # ## A past that stays where it is
@@ -168,9 +206,9 @@ class _Step:
             raise TypeError("a layer has parts other than the paper's, which FastTransformer would not compute.")
         self.layer, self.n_heads = layer, own.n_heads
         self.widths = [own.n_heads * own.d_k, own.n_heads * own.d_k, own.n_heads * own.d_v]
-        self.w_qkv, self.w_o = _Linear(own.w_q, own.w_k, own.w_v), _Linear(own.w_o)
-        self.memory_w_q, self.memory_w_o = _Linear(other.w_q), _Linear(other.w_o)
-        self.w_1, self.w_2 = _Linear(ffn.w_1), _Linear(ffn.w_2)
+        self.w_qkv, self.w_o = _together(own.w_q, own.w_k, own.w_v), _together(own.w_o)
+        self.memory_w_q, self.memory_w_o = _together(other.w_q), _together(other.w_o)
+        self.w_1, self.w_2 = _together(ffn.w_1), _together(ffn.w_2)
 
     def __call__(self, x: Tensor, cache: LayerCache, past: Tensor | None, memory_mask: Tensor | None) -> Tensor:
         """From and to (S·w, d_model); past (S, 1, w, slots), memory_mask (S, 1, 1, n)."""
@@ -227,8 +265,7 @@ class FastTransformer(Transformer):
             self.add_module(name, part)
         layers: Any = model.decoder.layers  # a ModuleList forgets that these are decoder layers
         self._steps = [_Step(layer) for layer in layers]
-        matrix = model.embedding.weight if model.config.tie_embeddings else model.output.weight
-        self._projection = matrix.detach().t().contiguous()  # (d_model, V)
+        self._projection = _Linear((model.embedding if model.config.tie_embeddings else model.output).weight.detach())
         self.eval()
 
     def new_cache(self, memory: Tensor, memory_mask: Tensor | None, max_new_tokens: int) -> BeamCache:
@@ -296,7 +333,7 @@ class FastTransformer(Transformer):
         Returns:
             Logits, shape (B, m, V).
         """
-        return hidden @ self._projection
+        return self._projection(hidden)
 
 
 # %% [markdown]
@@ -375,9 +412,8 @@ chart
 # %% [markdown]
 # ## Dropout draws quicker
 #
-# In training, matrices have many rows and no layout helps. What is left to save is small next to the products, but for one
-# thing: dropout draws a random number for every number it may drop, and on a CPU PyTorch draws them one after the other.
-# Dropping with a probability needs few random bits. Here one draw of 64 bits serves four numbers; each is dropped if its 16
+# In training, dropout draws a random number for every number it may drop, and on a CPU PyTorch draws them one after the
+# other. Dropping with a probability needs few random bits. Here one draw of 64 bits serves four numbers; each is dropped if its 16
 # bits, read as a whole number, lie below $P_{drop} \cdot 2^{16}$. The rate is therefore a multiple of $2^{-16}$, and what is kept
 # is scaled by the rate that is really used, so the expectation is exact.
 
@@ -444,12 +480,106 @@ print("dropped, by place in a draw:", [round(share, 4) for share in by_place.tol
 assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both - p * p) < 5 * (p * p / (n / 4)) ** 0.5
 
 # %% [markdown]
+# ## Products, forwards and backwards
+#
+# Training has thousands of rows, and matrices that change with every update, so packing gains little. But who multiplies
+# still matters: on the AMD processor of [the record](../book/how_fast.md), oneDNN needs about half of MKL's time for the same
+# product. PyTorch has no backward pass for it. It is short: from the gradient $g$ of $y = x W^T + b$ come $g W$ for $x$, $g^T x$ for $W$, and the sum of the
+# rows of $g$ for $b$.
+
+
+# %%
+#| export
+class _Product(torch.autograd.Function):
+    """x · Wᵀ + b by oneDNN, with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _one_dnn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2)  # (rows, outputs)
+        to_bias = rows.sum(dim=0) if ctx.needs_input_grad[2] else None
+        return _one_dnn(grad, weight.t()), _one_dnn(rows.t(), x.flatten(0, -2).t()), to_bias
+
+
+# %%
+#| export
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b; in float32 by oneDNN, in any other type, and under autocast, by PyTorch."""
+    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        return F.linear(x, weight, bias)
+    return _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+
+
+# %% [markdown]
+# A model has two kinds of parts that multiply. Each gets a twin that differs in that one line.
+
+
+# %%
+#| export
+class _OneDnnLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return _product(x, self.weight, self.bias)
+
+
+# %%
+#| export
+class _OneDnnEmbedding(TokenEmbedding):
+    def project(self, hidden: Tensor) -> Tensor:
+        return _product(hidden, self.weight)
+
+
+# %%
+#| export
+def use_one_dnn(model: nn.Module) -> None:
+    """Let oneDNN multiply in a model that trains on an AMD processor, in place. On other processors nothing changes.
+
+    Args:
+        model: The model; its parameters stay the same. Sums are added up in another order than before.
+
+    Source: not in the paper.
+    """
+    if not _on_amd() or _packed(torch.zeros(1, 1)) is None:
+        return
+    twins: dict[type, type] = {nn.Linear: _OneDnnLinear, TokenEmbedding: _OneDnnEmbedding}
+    for part in model.modules():
+        part.__class__ = twins.get(type(part), type(part))
+
+
+# %%
+#| export
+def _on_amd() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return "AuthenticAMD" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
+
+
+# %% [markdown]
+# ### Check it: the gradients
+#
+# Against those of PyTorch, for a layer whose input has two dimensions of rows.
+
+# %%
+if _packed(torch.zeros(1, 1)) is not None:
+    torch.manual_seed(0)
+    layer, x, g = nn.Linear(48, 32), torch.randn(5, 7, 48, requires_grad=True), torch.randn(5, 7, 32)
+    parts = (x, layer.weight, layer.bias)
+    ours, theirs = (torch.autograd.grad(y, parts, g) for y in (_product(*parts), layer(x)))
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(ours, theirs, strict=True))
+    print("the same gradients of input, matrix and bias, but for rounding")
+
+# %% [markdown]
 # ## What we now know
 #
 # - A step of decoding reads all of the decoder's weights for a few rows.
 # - The hypotheses of a sentence share much of their past and all of their source. A table of who looks at which slot saves the
 #   copies, and two hundred sentences come out the same, with the beam and greedily.
 # - Sixteen random bits a number are enough for dropout: rate, scale and independence were checked within five standard deviations.
+# - The same product takes one library twice as long as another, where the processor is not its maker's.
 #
 # How much each of them gains, and against what, is measured in [How fast, and why](../book/how_fast.md).
 #

@@ -216,10 +216,10 @@ def test_tricks_change_no_translation(batch_size, monkeypatch):
     monkeypatch.setattr(transformer.decoding, "_largest", lambda *them: searched.append(them) or largest(*them))
     made = tricks.contest("decoding", "small", batch_size, n_items=1)
     ways = {name: make()(made.items[0]) for name, make in made.make.items()}
-    assert set(ways) == {"simple", "one search", "plain", "one past", "ours"}
+    assert set(ways) == {"simple", "one search", "plain", "one past", "turned", "ours"}
     assert all(written == ways["ours"] for written in ways.values())
     steps = sum(most for _, _, most in made.items[0])
-    assert len(searched) == 4 * steps, "the simplest way does without"
+    assert len(searched) == 5 * steps, "the simplest way does without"
     assert tricks.DecoderCache.select is select
 
 
@@ -231,6 +231,7 @@ def test_tricks_of_training():
 
 def test_where_time_goes():
     for operation, kind in {
+        "mkldnn::_linear_pointwise": "products",
         "aten::addmm": "products", "aten::_softmax": "softmax and loss", "aten::native_layer_norm": "normalization",
         "aten::_log_softmax_backward_data": "softmax and loss", "aten::bernoulli_": "dropout", "aten::copy_": "copies",
         "aten::_scaled_dot_product_flash_attention_for_cpu": "attention", "aten::topk": "search", "aten::add": "other",

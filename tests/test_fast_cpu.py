@@ -1,14 +1,18 @@
 """Appendix A6: the model for a CPU computes what the model computes, and its dropout is dropout."""
 
+import copy
 import itertools
 import math
+import types
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import transformer.fast_cpu as module
 from transformer import (
     FastDropout,
     FastTransformer,
@@ -23,9 +27,10 @@ from transformer import (
     record_attention,
     sample,
     use_fast_dropout,
+    use_one_dnn,
 )
 from transformer.data import pad
-from transformer.fast_cpu import BeamCache
+from transformer.fast_cpu import BeamCache, _Linear, _product, _together
 
 CONFIGS = {
     "the paper's": {},
@@ -128,7 +133,40 @@ def test_a_row_of_padding_hurts_nobody():
     assert found[2][0].ids == beam_search(plain, nothing, 3, max_new_tokens=9)[2][0].ids
 
 
-def test_the_translations_of_the_trained_model_are_the_same():
+@pytest.fixture(params=["packed", "not packed"])
+def packing(request, monkeypatch):
+    """Both ways to multiply: by oneDNN with its own order of the matrix, and without, as where PyTorch lacks it."""
+    if request.param == "not packed":
+        monkeypatch.setattr(torch.ops, "mkldnn", types.SimpleNamespace())
+    elif not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    return request.param == "packed"
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (33,), (500,), (0,), (2, 3), (0, 3)])
+def test_a_layer_computes_what_nn_linear_computes(packing, shape):
+    torch.manual_seed(sum(shape))
+    first, second, x = nn.Linear(24, 40), nn.Linear(24, 7), torch.randn(*shape, 24)
+    both, alone = _together(first, second), _Linear(first.weight.detach())
+    assert [part.multiply for part in (both, alone)] == [module._one_dnn if packing else F.linear] * 2
+    torch.testing.assert_close(both(x), torch.cat([first(x), second(x)], dim=-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(alone(x), x @ first.weight.T, rtol=1e-5, atol=1e-6)
+
+
+def test_only_float32_is_packed():
+    layer = nn.Linear(8, 16).double()
+    made, x = _together(layer), torch.randn(3, 8, dtype=torch.float64)
+    assert made.multiply is F.linear
+    torch.testing.assert_close(made(x), layer(x), rtol=0, atol=1e-14)
+
+
+def test_a_copy_decodes_as_the_model(packing):
+    fast = FastTransformer(Transformer(models()[0].config).eval())
+    src = sources([5, 3])
+    assert greedy_decode(copy.deepcopy(fast), src, 9) == greedy_decode(fast, src, 9)
+
+
+def test_the_translations_of_the_trained_model_are_the_same(packing):
     plain = load_toy_translator()
     fast = Translator(FastTransformer(plain.model), plain.tokenizer)
     lines = [pair.source for split in ("test", "long") for pair in itertools.islice(embedded_corpus(split), 60)]
@@ -309,3 +347,104 @@ def test_every_dropout_of_a_model_is_replaced():
     plain = Transformer(model.config)
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(model.eval()(src, src), plain.eval()(src, src), rtol=0, atol=0)
+
+
+# ---- products in training ----
+
+
+needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+
+@needs_one_dnn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1,), (300,), (4, 6), (2, 3, 5), (4, 1)])
+def test_gradients_are_those_of_nn_linear(shape, bias):
+    torch.manual_seed(len(shape))
+    layer, x = nn.Linear(24, 40, bias=bias), torch.randn(*shape, 24, requires_grad=True)
+    parts, grad = [x, layer.weight, *([layer.bias] if bias else [])], torch.randn(*shape, 40)
+    found, expected = (torch.autograd.grad(y, parts, grad) for y in (_product(*parts), layer(x)))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@needs_one_dnn
+def test_gradients_of_what_does_not_lie_in_order():
+    """Of an input and of a gradient that are views; and nothing for a matrix that is not trained."""
+    layer, x = nn.Linear(6, 5), torch.randn(6, 9, 4, requires_grad=True)
+    layer.weight.requires_grad_(False)
+    grad = torch.randn(5, 9, 4)
+    one, two = (torch.autograd.grad(y, (x, layer.bias), grad.transpose(0, 2)) for y in
+                (_product(x.transpose(0, 2), layer.weight, layer.bias), layer(x.transpose(0, 2))))  # fmt: skip
+    for ours, theirs in zip(one, two, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@needs_one_dnn
+def test_a_second_derivative_is_refused_and_not_wrong():
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    (first,) = torch.autograd.grad(_product(x, weight).pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        first.sum().backward()
+
+
+@needs_one_dnn
+def test_other_types_are_pytorchs_own():
+    layer, x = nn.Linear(6, 5), torch.randn(3, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert _product(x, layer.weight, layer.bias).equal(layer(x))
+        assert _product(x, layer.weight, layer.bias).dtype == torch.bfloat16
+    layer, x = layer.double(), x.double()
+    assert _product(x, layer.weight, layer.bias).equal(layer(x))
+
+
+def losses(model, steps=4):
+    """Of a few updates. The second is that of what the first one learnt, and so on."""
+    torch.manual_seed(1)
+    src, tgt = sources([5, 3, 7]), sources([6, 2, 4], seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    found = []
+    for _ in range(steps):
+        loss = F.cross_entropy(model(src, tgt[:, :-1]).flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@needs_one_dnn
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_learns_the_same(monkeypatch, tied):
+    monkeypatch.setattr(module, "_on_amd", lambda: True)
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 32, "dropout": 0.0}
+    plain = Transformer(TransformerConfig(24, 24, **sizes, tie_embeddings=tied))
+    quick = copy.deepcopy(plain)
+    use_one_dnn(quick)
+    twins = [part for part in quick.modules() if type(part) in (module._OneDnnLinear, module._OneDnnEmbedding)]
+    assert len(twins) == sum(isinstance(part, nn.Linear | module.TokenEmbedding) for part in plain.modules())
+    assert list(quick.state_dict()) == list(plain.state_dict())
+    expected, found = losses(plain), losses(quick)
+    assert found == pytest.approx(expected, rel=1e-4) and expected[-1] < expected[0] - 0.3
+
+
+def test_only_where_it_gains(monkeypatch, tmp_path):
+    """Another maker's processor, or a PyTorch that lacks the way: the model stays as it is."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    monkeypatch.setattr(module, "_on_amd", lambda: False)
+    use_one_dnn(model)
+    assert type(model[0]) is nn.Linear
+    monkeypatch.setattr(module, "_on_amd", lambda: True)
+    monkeypatch.setattr(torch.ops, "mkldnn", types.SimpleNamespace())
+    use_one_dnn(model)
+    assert type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize(("text", "amd"), [("vendor_id : AuthenticAMD", True), ("vendor_id : GenuineIntel", False)])
+def test_whose_processor_it_is(monkeypatch, tmp_path, text, amd):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(module, "Path", lambda _: tmp_path / "cpuinfo")
+    assert module._on_amd() == amd
+    (tmp_path / "cpuinfo").unlink()  # as on other systems
+    monkeypatch.setattr(module.platform, "processor", lambda: f"AMD64 Family 25 Model 33 Stepping 2, {text}")
+    assert module._on_amd() == amd

@@ -1,5 +1,5 @@
 # Made by book/tools/export.py from the modules beside it; edit the notebooks, not this file.
-# sha256 of what follows: c62858de7f137b8b
+# sha256 of what follows: b2d8c6900fd560ca
 """The Transformer of *Attention Is All You Need*, exported from the chapters of the book.
 
 Names are loaded when they are first asked for, so importing the package is quick.
@@ -214,6 +214,7 @@ __all__ = [
     "FastTransformer",
     "FastDropout",
     "use_fast_dropout",
+    "use_one_dnn",
     "__version__",
     "check_version",
 ]
@@ -422,6 +423,7 @@ _HOME = {
     "FastTransformer": "fast_cpu",
     "FastDropout": "fast_cpu",
     "use_fast_dropout": "fast_cpu",
+    "use_one_dnn": "fast_cpu",
 }
 _MODULES = (
     "attention",
@@ -569,7 +571,7 @@ if TYPE_CHECKING:
     )
     from transformer.embeddings import TokenEmbedding
     from transformer.exercises import Exercise, Verdict, check, list_exercises
-    from transformer.fast_cpu import BeamCache, FastDropout, FastTransformer, use_fast_dropout
+    from transformer.fast_cpu import BeamCache, FastDropout, FastTransformer, use_fast_dropout, use_one_dnn
     from transformer.feed_forward import PositionwiseFeedForward
     from transformer.gpt import GPT, GELUFeedForward, GPTConfig, convert_gpt2_weights
     from transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerCache, ResidualBlock

@@ -1,30 +1,58 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: 432606161e1940b8
+# sha256 of what follows: a16cab933a360e58
 """Faster on a CPU (Appendix A6)."""
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from transformer.embeddings import TokenEmbedding
 from transformer.feed_forward import PositionwiseFeedForward
 from transformer.layers import DecoderLayer, LayerCache
 from transformer.model import DecoderCache, Transformer
 from transformer.multi_head import MultiHeadAttention
 
-__all__ = ["BeamCache", "FastTransformer", "FastDropout", "use_fast_dropout"]
+__all__ = ["BeamCache", "FastTransformer", "FastDropout", "use_fast_dropout", "use_one_dnn"]
+
+
+def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _packed(weight: Tensor) -> Tensor | None:
+    """A matrix (outputs, inputs) in oneDNN's own order; None where that cannot be had."""
+    pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    if pack is None or weight.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+        return None
+    return pack(weight)
 
 
 class _Linear:
-    """Linear layers that read the same input, as one; the matrix has a row per input."""
+    """A linear layer that has been trained."""
 
-    def __init__(self, *layers: nn.Linear) -> None:
-        self.weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()  # (inputs, outputs)
-        self.bias = torch.cat([layer.bias.detach() for layer in layers])
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        packed = _packed(weight)
+        self.multiply = F.linear if packed is None else _one_dnn
+        self.weight = weight.t().contiguous().t() if packed is None else packed  # in memory, a row per input
+        self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)  # (rows, inputs) → (rows, outputs)
+        return self.multiply(x, self.weight, self.bias)  # (…, inputs) → (…, outputs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Linear":
+        return self  # it never changes, and PyTorch cannot copy what is packed
+
+
+def _together(*layers: nn.Linear) -> _Linear:
+    """Linear layers that read the same input, as one."""
+    weights, biases = ([getattr(layer, name).detach() for layer in layers] for name in ("weight", "bias"))
+    return _Linear(torch.cat(weights), torch.cat(biases))
 
 
 class BeamCache(DecoderCache):
@@ -91,9 +119,9 @@ class _Step:
             raise TypeError("a layer has parts other than the paper's, which FastTransformer would not compute.")
         self.layer, self.n_heads = layer, own.n_heads
         self.widths = [own.n_heads * own.d_k, own.n_heads * own.d_k, own.n_heads * own.d_v]
-        self.w_qkv, self.w_o = _Linear(own.w_q, own.w_k, own.w_v), _Linear(own.w_o)
-        self.memory_w_q, self.memory_w_o = _Linear(other.w_q), _Linear(other.w_o)
-        self.w_1, self.w_2 = _Linear(ffn.w_1), _Linear(ffn.w_2)
+        self.w_qkv, self.w_o = _together(own.w_q, own.w_k, own.w_v), _together(own.w_o)
+        self.memory_w_q, self.memory_w_o = _together(other.w_q), _together(other.w_o)
+        self.w_1, self.w_2 = _together(ffn.w_1), _together(ffn.w_2)
 
     def __call__(self, x: Tensor, cache: LayerCache, past: Tensor | None, memory_mask: Tensor | None) -> Tensor:
         """From and to (S·w, d_model); past (S, 1, w, slots), memory_mask (S, 1, 1, n)."""
@@ -148,8 +176,7 @@ class FastTransformer(Transformer):
             self.add_module(name, part)
         layers: Any = model.decoder.layers  # a ModuleList forgets that these are decoder layers
         self._steps = [_Step(layer) for layer in layers]
-        matrix = model.embedding.weight if model.config.tie_embeddings else model.output.weight
-        self._projection = matrix.detach().t().contiguous()  # (d_model, V)
+        self._projection = _Linear((model.embedding if model.config.tie_embeddings else model.output).weight.detach())
         self.eval()
 
     def new_cache(self, memory: Tensor, memory_mask: Tensor | None, max_new_tokens: int) -> BeamCache:
@@ -217,7 +244,7 @@ class FastTransformer(Transformer):
         Returns:
             Logits, shape (B, m, V).
         """
-        return hidden @ self._projection
+        return self._projection(hidden)
 
 
 class FastDropout(nn.Dropout):
@@ -260,3 +287,57 @@ def use_fast_dropout(model: nn.Module) -> None:
         for name, child in part.named_children():
             if type(child) is nn.Dropout:
                 setattr(part, name, FastDropout(child.p).train(child.training))
+
+
+class _Product(torch.autograd.Function):
+    """x · Wᵀ + b by oneDNN, with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _one_dnn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2)  # (rows, outputs)
+        to_bias = rows.sum(dim=0) if ctx.needs_input_grad[2] else None
+        return _one_dnn(grad, weight.t()), _one_dnn(rows.t(), x.flatten(0, -2).t()), to_bias
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b; in float32 by oneDNN, in any other type, and under autocast, by PyTorch."""
+    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        return F.linear(x, weight, bias)
+    return _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+
+
+class _OneDnnLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return _product(x, self.weight, self.bias)
+
+
+class _OneDnnEmbedding(TokenEmbedding):
+    def project(self, hidden: Tensor) -> Tensor:
+        return _product(hidden, self.weight)
+
+
+def use_one_dnn(model: nn.Module) -> None:
+    """Let oneDNN multiply in a model that trains on an AMD processor, in place. On other processors nothing changes.
+
+    Args:
+        model: The model; its parameters stay the same. Sums are added up in another order than before.
+
+    Source: not in the paper.
+    """
+    if not _on_amd() or _packed(torch.zeros(1, 1)) is None:
+        return
+    twins: dict[type, type] = {nn.Linear: _OneDnnLinear, TokenEmbedding: _OneDnnEmbedding}
+    for part in model.modules():
+        part.__class__ = twins.get(type(part), type(part))
+
+
+def _on_amd() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return "AuthenticAMD" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 32a0fb0ea2436a9f
+# sha256 of what follows: 2af581f2fb5063af
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -34,7 +34,7 @@ from transformer.checkpoints import (
 )
 from transformer.data import TokenBatches, Tokenizer
 from transformer.distributed import gather_from_ranks, rank, share_over_ranks, world_size
-from transformer.fast_cpu import use_fast_dropout
+from transformer.fast_cpu import use_fast_dropout, use_one_dnn
 from transformer.ledger import Ledger, measure_peak
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import Transformer, TransformerConfig, choose_device
@@ -220,6 +220,7 @@ def train_run(
     model = Transformer(model_config)
     if place.type == "cpu":
         use_fast_dropout(model)
+        use_one_dnn(model)
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked

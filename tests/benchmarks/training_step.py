@@ -17,7 +17,7 @@ from peers import WORK, TorchTransformer, make_config, make_ours, to_joey, to_ma
 from torch import Tensor, nn
 
 from transformer.data import Batch, TokenBatches
-from transformer.fast_cpu import use_fast_dropout
+from transformer.fast_cpu import use_fast_dropout, use_one_dnn
 from transformer.loss import LabelSmoothingLoss
 from transformer.schedule import make_adam
 
@@ -69,6 +69,7 @@ def contest(
     def ours() -> Callable[[Batch], None]:
         model = make_ours(size, dropout, seed)
         use_fast_dropout(model)
+        use_one_dnn(model)
         return made(model)
 
     def theirs() -> Callable[[Batch], None]:

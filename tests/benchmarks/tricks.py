@@ -6,14 +6,16 @@ Decoding goes from the simplest way to all of it:
   vocabulary;
 - "one search": only a few columns of the logits are sorted (Section 6.1, `_largest`);
 - "plain": and only what is written moves, in place, and the memory only when a sentence leaves, as in the chapters;
-- "one past": `FastTransformer` (Appendix A6) with matrices in `nn.Linear`'s order;
-- "ours": and with matrices in the order in which few rows are multiplied.
+- "one past": `FastTransformer` (Appendix A6) with matrices in `nn.Linear`'s order, a row per output;
+- "turned": with a row per input, as A6 has them where nothing better can be had;
+- "ours": and packed by oneDNN, which then multiplies.
 
 Training:
 
 - "simple": `nn.Dropout`, and PyTorch's `cross_entropy` with label smoothing;
 - "plain": our loss, which needs one pass less over the logits;
-- "ours": and `FastDropout` (Appendix A6).
+- "quick dropout": and `FastDropout` (Appendix A6);
+- "ours": and `use_one_dnn` (A6), which changes nothing where the processor is not AMD's.
 """
 
 from collections.abc import Callable
@@ -29,8 +31,9 @@ from torch import Tensor, nn
 from training_step import trained
 
 import transformer.decoding
+import transformer.fast_cpu
 from transformer.data import TokenBatches
-from transformer.fast_cpu import FastTransformer, use_fast_dropout
+from transformer.fast_cpu import FastTransformer, _Linear, use_fast_dropout, use_one_dnn
 from transformer.loss import LabelSmoothingLoss
 from transformer.model import DecoderCache, Transformer
 
@@ -45,16 +48,13 @@ def contest(
         return training(size, n_items, max_tokens, seed)
     items = make_items(size, batch_size, n_items, seed)
     model = endless(make_ours(size, 0.0, seed)).eval()
-
-    def fast() -> FastTransformer:
-        return FastTransformer(model)
-
     make = {
         "simple": lambda: patched(model, copying, sorting),
         "one search": lambda: patched(model, copying),
         "plain": lambda: ours(model, 4),
-        "one past": lambda: ours(in_order_of_linear(fast()), 4),
-        "ours": lambda: ours(fast(), 4),
+        "one past": lambda: ours(in_order_of_linear(without_packing(model)), 4),
+        "turned": lambda: ours(without_packing(model), 4),
+        "ours": lambda: ours(FastTransformer(model), 4),
     }
     tokens = sum(src.size(0) * most for item in items for src, _, most in item)
     return Contest(make=make, items=items, tokens=tokens)
@@ -95,12 +95,17 @@ def copying() -> Any:
     return mock.patch.object(DecoderCache, "select", select)
 
 
+def without_packing(model: Transformer) -> FastTransformer:
+    """As it is made where PyTorch cannot pack."""
+    with mock.patch.object(transformer.fast_cpu, "_packed", return_value=None):
+        return FastTransformer(model)
+
+
 def in_order_of_linear(model: FastTransformer) -> FastTransformer:
-    """The matrices with a row per output, read as their transposes."""
-    for step in model._steps:
-        for linear in (step.w_qkv, step.w_o, step.memory_w_q, step.memory_w_o, step.w_1, step.w_2):
-            linear.weight = linear.weight.t().contiguous().t()
-    model._projection = model._projection.t().contiguous().t()
+    """The matrices with a row per output."""
+    linears = [part for step in model._steps for part in vars(step).values() if isinstance(part, _Linear)]
+    for linear in (*linears, model._projection):
+        linear.weight = linear.weight.contiguous()
     return model
 
 
@@ -109,10 +114,10 @@ def training(size: str, n_batches: int, max_tokens: int, seed: int) -> Contest:
     pairs = random_pairs(WORK[size], make_config(size).src_vocab_size, seed=seed)
     batches = list(islice(TokenBatches(pairs, max_tokens, seed), n_batches))
 
-    def model(fast: bool) -> Transformer:
+    def model(*tricks: Callable[[Transformer], None]) -> Transformer:
         made = make_ours(size, 0.1, seed)
-        if fast:
-            use_fast_dropout(made)
+        for trick in tricks:
+            trick(made)
         return made
 
     theirs, smoothed = nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=0, reduction="sum"), LabelSmoothingLoss
@@ -121,9 +126,10 @@ def training(size: str, n_batches: int, max_tokens: int, seed: int) -> Contest:
         return theirs(logits.flatten(0, 1), tgt_out.flatten())
 
     make = {
-        "simple": lambda: trained(model(False), cross_entropy),
-        "plain": lambda: trained(model(False), smoothed(0.1, reduction="sum")),
-        "ours": lambda: trained(model(True), smoothed(0.1, reduction="sum")),
+        "simple": lambda: trained(model(), cross_entropy),
+        "plain": lambda: trained(model(), smoothed(0.1, reduction="sum")),
+        "quick dropout": lambda: trained(model(use_fast_dropout), smoothed(0.1, reduction="sum")),
+        "ours": lambda: trained(model(use_fast_dropout, use_one_dnn), smoothed(0.1, reduction="sum")),
     }
     return Contest(make=make, items=batches, tokens=sum(batch.n_tokens for batch in batches))
 

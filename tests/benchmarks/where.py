@@ -15,7 +15,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 KINDS = {
-    "products": ("mm", "addmm", "bmm", "addbmm", "baddbmm"),
+    "products": ("mm", "addmm", "bmm", "addbmm", "baddbmm", "linear_pointwise"),
     "attention": ("flash_attention", "scaled_dot_product"),
     "softmax and loss": ("softmax", "exp", "log", "logsumexp", "nll_loss"),
     "dropout": ("bernoulli", "native_dropout", "random"),
@@ -34,7 +34,7 @@ def contest(task: str, size: str, **arguments: Any) -> Contest:
 
 def kind(operation: str) -> str:
     """What an operation of PyTorch counts as."""
-    name = operation.removeprefix("aten::").strip("_")
+    name = operation.partition("::")[2].strip("_")
     for each, beginnings in KINDS.items():
         if any(name == begun or name.startswith(f"{begun}_") or f"_{begun}" in name for begun in beginnings):
             return each
@@ -63,7 +63,8 @@ def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str,
         run(item)
         profiled_seconds = time.perf_counter() - begun
     shares: dict[str, float] = {}
-    events = [e for e in profiled.key_averages() if e.key.startswith("aten::") and e.device_type == DeviceType.CPU]
+    own = ("aten::", "mkldnn::")  # operations of PyTorch, and those that it gives to oneDNN
+    events = [e for e in profiled.key_averages() if e.key.startswith(own) and e.device_type == DeviceType.CPU]
     for event in events:
         shares[kind(event.key)] = shares.get(kind(event.key), 0.0) + event.self_cpu_time_total
     total = sum(shares.values())
