@@ -40,6 +40,7 @@ transformer.check_version("0.1")
 #| export
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -448,13 +449,15 @@ print(Ledger(100_000, tokens, tokens, counted_flops, seconds=12 * 3600, peak=8 *
 
 # %%
 #| export
-def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, seconds: float = 1.0) -> float:
+def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, seconds: float = 1.0,
+                 multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.mm) -> float:  # fmt: skip
     """The fastest matrix product of a device, by trying larger and larger ones.
 
     Args:
         device: "auto", or a name that torch knows; one device.
         dtype: Of the matrices: what the training multiplies in, for instance bfloat16 under autocast.
         seconds: About how long to try.
+        multiply: What multiplies two matrices; that of the training, if it is another.
 
     Returns:
         Floating point operations a second.
@@ -472,7 +475,7 @@ def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, secon
         for _ in range(tries):  # the first also sets the library up
             begun = _clock(place)
             for _ in range(calls):
-                torch.mm(a, b)
+                multiply(a, b)
             best = max(best, calls * 2 * size**3 / (_clock(place) - begun))
         size *= 2
     return best

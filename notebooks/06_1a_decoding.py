@@ -84,8 +84,7 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
                 f"ask for at most {config.max_len}."
             )
         limits = limits.clamp(max=config.max_len)  # there is no position beyond
-    memory = model.encode(src, src_mask)  # (B, n, d_model)
-    return model.new_cache(memory, src_mask, int(limits.max())), limits
+    return model.new_cache(model.encode(src, src_mask), src_mask, int(limits.max())), limits
 
 
 # %% [markdown]

@@ -348,8 +348,7 @@ def attention_chart(
     return (
         alt.Chart(alt.Data(values=values))
         .transform_filter("datum.sentence == sentence && datum.layer == layer && datum.head == head")
-        .transform_flatten(["thousandths"])
-        .transform_window(index="row_number()")
+        .transform_flatten(["thousandths"]).transform_window(index="row_number()")
         .transform_calculate(
             weight="datum.thousandths / 1000",
             row="floor((datum.index - 1) / datum.columns)",

@@ -110,8 +110,7 @@ class Preset:
         """The same for `transformer train --config FILE`, as a JSON object; corpus and vocabulary are `prepare`'s."""
         parts = dataclasses.asdict(self.model) | dataclasses.asdict(self.training)
         fields = {name: value for name, value in parts.items() if name in make_configuration()}
-        own = {"max_tokens": self.tokens_per_update, "average": self.averaged}
-        return make_configuration(fields | own)
+        return make_configuration({**fields, "max_tokens": self.tokens_per_update, "average": self.averaged})
 
 
 # %% [markdown]

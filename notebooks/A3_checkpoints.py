@@ -365,7 +365,7 @@ def load_training_checkpoint(directory: str | Path) -> tuple[dict[str, Tensor], 
 #| export
 @contextlib.contextmanager
 def hold_folder(folder: str | Path | None) -> Iterator[None]:
-    """Within it, no other `hold_folder` gets the same folder, in this process or in another.
+    """Within it, no other `hold_folder` gets the same folder, in this process or in another, where folders have locks.
 
     Args:
         folder: Made if it does not exist; None holds nothing.

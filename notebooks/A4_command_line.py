@@ -146,13 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if whoever read the output has stopped. Wrong usage exits with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = make_parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
-    options.words = ["transformer", *words]
-    logging.basicConfig(stream=sys.stderr, format="%(message)s")
-    logging.getLogger("transformer").setLevel(logging.INFO)
+    command = next((word for word in words if not word.startswith("-")), "")
     try:
-        import torch  # only now: --help has been answered without it
-
+        options = make_parser(command).parse_args(words)
+        options.words = ["transformer", *words]
+        logging.basicConfig(stream=sys.stderr, format="%(message)s")
+        logging.getLogger("transformer").setLevel(logging.INFO)
         _check_device(getattr(options, "device", "auto"))
         code = int(options.run(options))
         if sys.stdout:
@@ -164,15 +163,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        _complain(options, place + reason)
+        _complain(command, place + reason)
         return 1
     except KeyboardInterrupt as error:
         number = getattr(error, "number", 0)  # of the signal that stopped a training
-        stopped = number and options.command == "train"
-        _complain(options, f"{error}: run it again with --resume" if stopped else "interrupted")
+        stopped = number and command == "train"
+        _complain(command, f"{error}: run it again with --resume" if stopped else "interrupted")
         return 128 + (number or signal.SIGINT)
-    except (MemoryError, torch.OutOfMemoryError):
-        _complain(options, "there is not enough memory; give smaller batches, or see whether a file is far too large")
+    except (MemoryError, RuntimeError) as error:
+        if type(error).__name__ not in ("MemoryError", "OutOfMemoryError"):  # torch has one for GPUs
+            raise
+        _complain(command, "there is not enough memory; give smaller batches, or see whether a file is far too large")
         return 1
 
 
@@ -186,10 +187,10 @@ def _check_device(name: str) -> None:
 
 # %%
 #| export
-def _complain(options: argparse.Namespace, message: str) -> None:
+def _complain(command: str, message: str) -> None:
     """Say it once on each machine, however many processes there are."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"transformer {options.command}: {message}", file=sys.stderr)
+        print(f"transformer {command}: {message}", file=sys.stderr)
 
 
 # %% [markdown]
@@ -397,7 +398,7 @@ def _translate(options: argparse.Namespace) -> int:
             try:
                 translator.translate([line], beam_size=1, batch_tokens=options.batch_tokens)
             except ValueError as error:  # that is why it is empty
-                _complain(options, str(error).replace("line 1 ", f"line {number} ", 1))
+                _complain(options.command, str(error).replace("line 1 ", f"line {number} ", 1))
                 failures += 1
         if number % size == 0:
             sys.stdout.buffer.flush()

@@ -4,7 +4,7 @@
 # The chapters on the paper leave out what only makes one kind of machine quicker. This one puts it back, for a CPU. In
 # decoding three things change: what multiplies, how a beam remembers its past, and how often a source is read. The
 # translations stay the same. In training two things change: how dropout draws, at the same rate, and again what multiplies.
-# The [command line](A4_command_line.py) uses all of it where there is no GPU; nothing else asks for it.
+# The [command line](A4_command_line.py) uses all of it where there is no GPU.
 
 # %%
 #| default_exp fast_cpu
@@ -37,11 +37,11 @@ assert read == 40_964_096
 
 # %% [markdown]
 # So what counts is how fast weights come from memory, and who multiplies. On most PCs PyTorch has two libraries for that.
-# Products of float32 go to Intel's MKL, which does not use the widest instructions of other makers' processors. oneDNN uses
-# them, and it can keep a matrix *packed*: cut into tiles, in the order in which it will read them. `nn.Linear` never asks for
-# that, since a matrix that is trained changes with every update. A trained one does not. What it gives depends on the
-# processor: on AMD's much, on Intel's little, says [the page on speed](../book/how_fast.md). And layers that read the same
-# input become one product: of queries, keys and values.
+# Products of float32 go to MKL. Asked with `MKL_VERBOSE=1` on the AMD processor of [the record](../book/how_fast.md), it names
+# no wide instructions; asked with `ONEDNN_VERBOSE=1`, oneDNN names AVX-512. And oneDNN can keep a matrix *packed*: cut into
+# tiles, in the order in which it will read them. `nn.Linear` never asks for that, since a matrix that is trained changes with
+# every update. A trained one does not. What it gives depends on the processor; on that one it is the largest gain of all.
+# Besides, layers that read the same input become one product: of queries, keys and values.
 #
 # The way to a packed matrix is private to PyTorch. Should a version lack it, there is a second way: a copy with one row per
 # input, where `nn.Linear` has one per output. For few rows that, too, can be quicker.
@@ -50,6 +50,7 @@ assert read == 40_964_096
 # %%
 #| export
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ from transformer.multi_head import MultiHeadAttention
 #| export
 def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
+    if x.requires_grad and torch.is_grad_enabled():  # which would be lost, and nobody would say so
+        raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -240,7 +243,7 @@ class FastTransformer(Transformer):
     """A trained model that decodes faster on a CPU. What it computes is the same up to rounding.
 
     It has the parts of the model, and a second copy of the decoder's matrices, made now: a later change of the model's
-    weights does not reach it. `encode` and `forward` are the model's.
+    weights does not reach it. `encode` is the model's. Gradients are refused.
 
     Args:
         model: On the CPU and in evaluation mode.
@@ -310,7 +313,8 @@ class FastTransformer(Transformer):
             Shape (B, m, d_model).
 
         Raises:
-            ValueError: Neither or both of memory and cache are given, or the shapes do not fit together.
+            ValueError: Neither or both of memory and cache are given, the shapes do not fit together, or a gradient is
+                asked for.
         """
         if cache is None or memory is not None:
             return super().decode(tgt_in, memory, tgt_mask, memory_mask, cache)
@@ -482,7 +486,7 @@ assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both 
 # %% [markdown]
 # ## Products, forwards and backwards
 #
-# Training has thousands of rows, and matrices that change with every update, so packing gains little. But who multiplies
+# Training has thousands of rows, and matrices that change with every update, so nothing is packed. But who multiplies
 # still matters: on the AMD processor of [the record](../book/how_fast.md), oneDNN needs about half of MKL's time for the same
 # product. PyTorch has no backward pass for it. It is short: from the gradient $g$ of $y = x W^T + b$ come $g W$ for $x$, $g^T x$ for $W$, and the sum of the
 # rows of $g$ for $b$.
@@ -500,24 +504,27 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), asked = ctx.saved_tensors, ctx.needs_input_grad
         rows = grad.flatten(0, -2)  # (rows, outputs)
-        to_bias = rows.sum(dim=0) if ctx.needs_input_grad[2] else None
-        return _one_dnn(grad, weight.t()), _one_dnn(rows.t(), x.flatten(0, -2).t()), to_bias
+        return (
+            _one_dnn(grad, weight.t()) if asked[0] else None,
+            _one_dnn(rows.t(), x.flatten(0, -2).t()) if asked[1] else None,
+            rows.sum(dim=0) if asked[2] else None,
+        )
 
 
 # %%
 #| export
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b; in float32 by oneDNN, in any other type, and under autocast, by PyTorch."""
-    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or x.dim() < 2 or x.numel() == 0:
         return F.linear(x, weight, bias)
     return _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
 
 # %% [markdown]
-# A model has two kinds of parts that multiply. Each gets a twin that differs in that one line.
+# A model has two kinds of parts that multiply. Each gets a twin that multiplies so, and is the same otherwise.
 
 
 # %%
@@ -531,24 +538,28 @@ class _OneDnnLinear(nn.Linear):
 #| export
 class _OneDnnEmbedding(TokenEmbedding):
     def project(self, hidden: Tensor) -> Tensor:
-        return _product(hidden, self.weight)
+        return _product(hidden, self.weight) if hidden.size(-1) == self.weight.size(1) else super().project(hidden)
 
 
 # %%
 #| export
-def use_one_dnn(model: nn.Module) -> None:
+def use_one_dnn(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Let oneDNN multiply in a model that trains on an AMD processor, in place. On other processors nothing changes.
 
     Args:
         model: The model; its parameters stay the same. Sums are added up in another order than before.
 
+    Returns:
+        What now multiplies float32 matrices (n, m) and (m, k) in the model.
+
     Source: not in the paper.
     """
     if not _on_amd() or _packed(torch.zeros(1, 1)) is None:
-        return
+        return torch.mm
     twins: dict[type, type] = {nn.Linear: _OneDnnLinear, TokenEmbedding: _OneDnnEmbedding}
     for part in model.modules():
         part.__class__ = twins.get(type(part), type(part))
+    return lambda a, b: _one_dnn(a, b.t())
 
 
 # %%
@@ -579,7 +590,7 @@ if _packed(torch.zeros(1, 1)) is not None:
 # - The hypotheses of a sentence share much of their past and all of their source. A table of who looks at which slot saves the
 #   copies, and two hundred sentences come out the same, with the beam and greedily.
 # - Sixteen random bits a number are enough for dropout: rate, scale and independence were checked within five standard deviations.
-# - The same product takes one library twice as long as another, where the processor is not its maker's.
+# - The same product can take one library twice as long as another. Which one is quicker depends on the processor.
 #
 # How much each of them gains, and against what, is measured in [How fast, and why](../book/how_fast.md).
 #

@@ -297,6 +297,7 @@ def test_whatever_is_told_about_a_model_it_is_no_crash(folder, about):
 
 def test_one_folder_is_held_once(tmp_path):
     """In this process or in another, until whoever holds it leaves, be it by an error."""
+    pytest.importorskip("fcntl")
     held = f"a training is under way in {tmp_path / 'run'}; wait for it"
     code = f"from transformer.checkpoints import hold_folder\nwith hold_folder({str(tmp_path / 'run')!r}): pass"
     elsewhere = functools.partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)

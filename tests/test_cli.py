@@ -137,11 +137,21 @@ def test_a_command_by_itself_has_all_its_options(name):
         assert [action.dest for action in one[other]._actions] == ["help"], "another command's options took their time"
 
 
-def test_interrupted_while_torch_is_loaded(tmp_path):
+@pytest.mark.parametrize("words", ["translate", "train --data d --run r", "prepare --corpus embedded --out o", "demo"])
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+        ("raise MemoryError", 1, "there is not enough memory; "),
+        ("raise ImportError('torch is broken')", 1, "torch is broken"),
+    ],
+)
+def test_what_happens_while_torch_is_loaded(tmp_path, words, line, code, said):
     """Even then it is one line, and not a page of Python."""
-    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
-    done = run("translate", env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stderr) == (130, b"transformer translate: interrupted\n")
+    (tmp_path / "torch.py").write_text(line)
+    done = run(*words.split(), env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    assert done.returncode == code and done.stderr.decode().startswith(f"transformer {words.split()[0]}: {said}")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_version(capsys):

@@ -43,6 +43,7 @@ def test_the_model_stays_only_if_the_code_still_makes_it(tmp_path, monkeypatch, 
     monkeypatch.setattr(toy_translator, "TARGET", target)
     monkeypatch.setattr(toy_translator, "then_and_now", lambda commit: asked.append(commit) or (weights, other))
     monkeypatch.setattr(toy_translator, "code", lambda: {"room": "new"})
+    monkeypatch.setattr(toy_translator, "commit", lambda paths: "0123")
     assert toy_translator.confirm() == (1 if moved else 0)
     about, now = json.loads(before)["about"], toy_translator.read_description(target)["about"]
     assert asked == [about["commit"]]

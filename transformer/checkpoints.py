@@ -1,5 +1,5 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: a1b545da6c0415b6
+# sha256 of what follows: 05d20c9655594fba
 """Checkpoints (Appendix A3)."""
 
 import contextlib
@@ -304,7 +304,7 @@ def load_training_checkpoint(directory: str | Path) -> tuple[dict[str, Tensor], 
 
 @contextlib.contextmanager
 def hold_folder(folder: str | Path | None) -> Iterator[None]:
-    """Within it, no other `hold_folder` gets the same folder, in this process or in another.
+    """Within it, no other `hold_folder` gets the same folder, in this process or in another, where folders have locks.
 
     Args:
         folder: Made if it does not exist; None holds nothing.

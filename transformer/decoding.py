@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: dbd436248fac7ce4
+# sha256 of what follows: 7b66790a17d082ef
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -41,8 +41,7 @@ def _begin(model: Transformer, src: Tensor, max_new_tokens: int | None) -> tuple
                 f"ask for at most {config.max_len}."
             )
         limits = limits.clamp(max=config.max_len)  # there is no position beyond
-    memory = model.encode(src, src_mask)  # (B, n, d_model)
-    return model.new_cache(memory, src_mask, int(limits.max())), limits
+    return model.new_cache(model.encode(src, src_mask), src_mask, int(limits.max())), limits
 
 
 def _write(

@@ -1,8 +1,9 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: a16cab933a360e58
+# sha256 of what follows: 92af22fc34162257
 """Faster on a CPU (Appendix A6)."""
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ __all__ = ["BeamCache", "FastTransformer", "FastDropout", "use_fast_dropout", "u
 
 def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
+    if x.requires_grad and torch.is_grad_enabled():  # which would be lost, and nobody would say so
+        raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -151,7 +154,7 @@ class FastTransformer(Transformer):
     """A trained model that decodes faster on a CPU. What it computes is the same up to rounding.
 
     It has the parts of the model, and a second copy of the decoder's matrices, made now: a later change of the model's
-    weights does not reach it. `encode` and `forward` are the model's.
+    weights does not reach it. `encode` is the model's. Gradients are refused.
 
     Args:
         model: On the CPU and in evaluation mode.
@@ -221,7 +224,8 @@ class FastTransformer(Transformer):
             Shape (B, m, d_model).
 
         Raises:
-            ValueError: Neither or both of memory and cache are given, or the shapes do not fit together.
+            ValueError: Neither or both of memory and cache are given, the shapes do not fit together, or a gradient is
+                asked for.
         """
         if cache is None or memory is not None:
             return super().decode(tgt_in, memory, tgt_mask, memory_mask, cache)
@@ -299,16 +303,19 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), asked = ctx.saved_tensors, ctx.needs_input_grad
         rows = grad.flatten(0, -2)  # (rows, outputs)
-        to_bias = rows.sum(dim=0) if ctx.needs_input_grad[2] else None
-        return _one_dnn(grad, weight.t()), _one_dnn(rows.t(), x.flatten(0, -2).t()), to_bias
+        return (
+            _one_dnn(grad, weight.t()) if asked[0] else None,
+            _one_dnn(rows.t(), x.flatten(0, -2).t()) if asked[1] else None,
+            rows.sum(dim=0) if asked[2] else None,
+        )
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b; in float32 by oneDNN, in any other type, and under autocast, by PyTorch."""
-    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+    if x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or x.dim() < 2 or x.numel() == 0:
         return F.linear(x, weight, bias)
     return _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
@@ -320,22 +327,26 @@ class _OneDnnLinear(nn.Linear):
 
 class _OneDnnEmbedding(TokenEmbedding):
     def project(self, hidden: Tensor) -> Tensor:
-        return _product(hidden, self.weight)
+        return _product(hidden, self.weight) if hidden.size(-1) == self.weight.size(1) else super().project(hidden)
 
 
-def use_one_dnn(model: nn.Module) -> None:
+def use_one_dnn(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Let oneDNN multiply in a model that trains on an AMD processor, in place. On other processors nothing changes.
 
     Args:
         model: The model; its parameters stay the same. Sums are added up in another order than before.
 
+    Returns:
+        What now multiplies float32 matrices (n, m) and (m, k) in the model.
+
     Source: not in the paper.
     """
     if not _on_amd() or _packed(torch.zeros(1, 1)) is None:
-        return
+        return torch.mm
     twins: dict[type, type] = {nn.Linear: _OneDnnLinear, TokenEmbedding: _OneDnnEmbedding}
     for part in model.modules():
         part.__class__ = twins.get(type(part), type(part))
+    return lambda a, b: _one_dnn(a, b.t())
 
 
 def _on_amd() -> bool:

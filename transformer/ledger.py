@@ -1,9 +1,10 @@
 # Exported from notebooks/05_2b_the_cost_of_training.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: cb6f0ad0f032c917
+# sha256 of what follows: 4e97b9e8b446b4a1
 """The Cost of Training (Section 5.2)."""
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -155,13 +156,15 @@ class Ledger:
         )
 
 
-def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, seconds: float = 1.0) -> float:
+def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, seconds: float = 1.0,
+                 multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.mm) -> float:  # fmt: skip
     """The fastest matrix product of a device, by trying larger and larger ones.
 
     Args:
         device: "auto", or a name that torch knows; one device.
         dtype: Of the matrices: what the training multiplies in, for instance bfloat16 under autocast.
         seconds: About how long to try.
+        multiply: What multiplies two matrices; that of the training, if it is another.
 
     Returns:
         Floating point operations a second.
@@ -179,7 +182,7 @@ def measure_peak(device: str = "auto", dtype: torch.dtype = torch.float32, secon
         for _ in range(tries):  # the first also sets the library up
             begun = _clock(place)
             for _ in range(calls):
-                torch.mm(a, b)
+                multiply(a, b)
             best = max(best, calls * 2 * size**3 / (_clock(place) - begun))
         size *= 2
     return best

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 2af581f2fb5063af
+# sha256 of what follows: beb35e7bedbec4dc
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -218,9 +218,10 @@ def train_run(
     dtype = pick_precision(training.precision, place)
     torch.manual_seed(training.seed)
     model = Transformer(model_config)
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.mm
     if place.type == "cpu":
         use_fast_dropout(model)
-        use_one_dnn(model)
+        multiply = use_one_dnn(model) if dtype == torch.float32 else multiply
     batches = TokenBatches(prepared.train, configuration["max_tokens"], training.seed)
     evaluate = _evaluation(prepared, configuration["evaluate_bleu"])
     gather_from_ranks([0])  # nobody writes before all have looked
@@ -238,7 +239,7 @@ def train_run(
             translator.save(run, averaged=names)  # before it is scored, which may fail
         result: dict[str, Any] = {"averaged": names, "scores": evaluate(translator.model.to(place))}
         if rank() == 0:
-            ledger = Ledger(peak=measure_peak(str(place), dtype, seconds=0.5) * world_size())
+            ledger = Ledger(peak=measure_peak(str(place), dtype, 0.5, multiply) * world_size())
             for record, before in zip(records, [0, *(record.step for record in records)], strict=False):
                 new = record.step - before
                 ledger.add(record.flops, record.source_tokens, record.target_tokens, record.seconds, new)
@@ -320,7 +321,7 @@ def _check_newest(run: Path) -> None:
         weights = load_checkpoint(path).named_parameters()
         if (path / STATE_FILE).stat().st_size > 4 * (path / WEIGHTS_FILE).stat().st_size + 2**20:
             raise ValueError(f"{path / STATE_FILE} is damaged: too large for this model's state; copy it again.")
-        state, about = load_training_checkpoint(path)[1], read_description(path)["about"]
+        (_, state), about = load_training_checkpoint(path), read_description(path)["about"]
         try:
             TrainingConfig(**about["training"])
             whole = path.name == f"step-{about['step']:08}" and isinstance(about["sums"], dict)

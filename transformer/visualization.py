@@ -1,5 +1,5 @@
 # Exported from notebooks/08_attention_visualizations.py; edit that file, not this one.
-# sha256 of what follows: f115b64edc9b76fe
+# sha256 of what follows: e95b2ea23f996d57
 """Attention Visualizations."""
 
 import contextlib
@@ -235,8 +235,7 @@ def attention_chart(
     return (
         alt.Chart(alt.Data(values=values))
         .transform_filter("datum.sentence == sentence && datum.layer == layer && datum.head == head")
-        .transform_flatten(["thousandths"])
-        .transform_window(index="row_number()")
+        .transform_flatten(["thousandths"]).transform_window(index="row_number()")
         .transform_calculate(
             weight="datum.thousandths / 1000",
             row="floor((datum.index - 1) / datum.columns)",

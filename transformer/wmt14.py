@@ -1,5 +1,5 @@
 # Exported from notebooks/13_training_on_wmt14.py, Section 13; edit that file, not this one.
-# sha256 of what follows: 2ce4dbcb233f154c
+# sha256 of what follows: 0f367318289a06ff
 """Training on WMT 2014 (Section 13)."""
 
 import dataclasses
@@ -64,8 +64,7 @@ class Preset:
         """The same for `transformer train --config FILE`, as a JSON object; corpus and vocabulary are `prepare`'s."""
         parts = dataclasses.asdict(self.model) | dataclasses.asdict(self.training)
         fields = {name: value for name, value in parts.items() if name in make_configuration()}
-        own = {"max_tokens": self.tokens_per_update, "average": self.averaged}
-        return make_configuration(fields | own)
+        return make_configuration({**fields, "max_tokens": self.tokens_per_update, "average": self.averaged})
 
 
 # Ten minutes of the paper's machine were 1,500 updates of base and 600 of big.

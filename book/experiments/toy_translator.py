@@ -91,18 +91,19 @@ def then_and_now(commit: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.
 
 def confirm() -> int:
     """Say in the shipped model's record that the present code makes it too, if it does."""
-    description = read_description(TARGET)
+    description, hashes = read_description(TARGET), code()
+    at = commit([f"transformer/{room}.py" for room in ROOMS])
     old, new = then_and_now(description["about"]["commit"])
     if old.keys() != new.keys() or not all(old[name].equal(new[name]) for name in old):
         print("the present code makes other weights; run python book/experiments/toy_translator.py")
         return 1
     description["about"]["confirmed"] = {
         "command": "python book/experiments/toy_translator.py --confirm",
-        "commit": commit([f"transformer/{room}.py" for room in ROOMS]),
+        "commit": at,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": machine(),
     }
-    description["about"]["code"] = code()
+    description["about"]["code"] = hashes
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     write_atomically(TARGET / CONFIG_FILE, text.encode())
     print("the present code makes the same weights, bit for bit; the shipped model stays")

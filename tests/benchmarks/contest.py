@@ -1,4 +1,8 @@
-"""What every benchmark does: take turns in one process for the times, and run alone in its own for the memory."""
+"""What every benchmark does: its contestants take turns for the times, and run alone for the memory.
+
+Each contestant lives in a process of its own. In one and the same, the threads of one library slow those of another,
+also while the first has nothing to do.
+"""
 
 import argparse
 import ctypes
@@ -10,7 +14,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,13 +57,14 @@ class Contest:
         return {name: f"{need.split('.')[0]} is not installed" for name, need in missing.items()}
 
 
-def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str, Any]:
+def measure(contest: Contest, rounds: int = 7, pause: float = 0.25, command: Sequence[str] = ()) -> dict[str, Any]:
     """Let all contestants take turns.
 
     Args:
         contest: The work, and who can do it.
         rounds: How often each does all of it.
         pause: Seconds of rest before each turn.
+        command: Starts this contest; each contestant then gets a process of its own. Without it, all share this one.
 
     Returns:
         Seconds of each contestant, tokens per second, the ratios to ours, the share of outputs that are the same as
@@ -65,15 +72,20 @@ def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str,
     """
     outputs: dict[str, dict[int, Any]] = {name: {} for name in contest.present()}
 
-    def kept(name: str) -> Callable[[int], None]:
+    def here(name: str) -> Callable[[int], None]:
         run = contest.make[name]()
 
         def run_and_keep(i: int) -> None:
-            outputs[name][i] = run(contest.items[i])
+            outputs[name][i] = _marks(run(contest.items[i]))
 
         return run_and_keep
 
-    seconds = take_turns({name: kept(name) for name in outputs}, range(len(contest.items)), rounds, pause)
+    with ExitStack() as stack:
+        runs = {
+            name: stack.enter_context(_apart([*command, "--serve", name], outputs[name])) if command else here(name)
+            for name in outputs
+        }
+        seconds = take_turns(runs, range(len(contest.items)), rounds, pause)
     result: dict[str, Any] = {
         "rounds": rounds,
         "threads": torch.get_num_threads(),
@@ -89,6 +101,49 @@ def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str,
     if any(share is not None for share in same.values()):
         result["same_as_ours"] = same
     return result
+
+
+def _marks(output: Any) -> list[int] | None:
+    """A number for each part of an output, by which parts are compared."""
+    return None if output is None else [zlib.crc32(repr(part).encode()) for part in output]
+
+
+def serve(contest: Contest, name: str) -> None:
+    """Be this contestant: do the items whose numbers come in; say when each is done, and then what came out."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no answer
+    run = contest.make[name]()
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        output = run(contest.items[int(line)])
+        print("done", file=answers, flush=True)
+        print(json.dumps(_marks(output)), file=answers, flush=True)
+
+
+@contextmanager
+def _apart(command: Sequence[str], outputs: dict[int, Any]) -> Iterator[Callable[[int], None]]:
+    """A contestant in a process of its own, as a function of an item's number; what comes out is kept."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        asked, answered = process.stdin, process.stdout
+
+        def expect(word: str) -> None:
+            if answered.readline() != f"{word}\n":
+                raise RuntimeError(f"{' '.join(command)} ended before it was {word}.")
+
+        def collect() -> None:
+            while pending:
+                outputs[pending.pop()] = json.loads(answered.readline())
+
+        def run(i: int) -> None:
+            collect()  # what the turn before gave, which took this contestant no time
+            print(i, file=asked, flush=True)
+            expect("done")
+            pending.append(i)
+
+        pending: list[int] = []
+        expect("ready")
+        yield run
+        collect()
 
 
 def _same(ours: dict[int, Any], theirs: dict[int, Any]) -> float | None:
@@ -158,9 +213,17 @@ def main(contest: Callable[..., Contest], measure: Callable[..., dict[str, Any]]
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pause", type=float, default=0.25)
     parser.add_argument("--alone", metavar="NAME", help="measure the memory of this contestant")
+    parser.add_argument("--serve", metavar="NAME", help="be this contestant, and do what standard input asks for")
     options = parser.parse_args()
     made = contest(**json.loads(options.arguments))
-    result = alone(made, options.alone) if options.alone else measure(made, options.rounds, options.pause)
+    if options.serve:
+        serve(made, options.serve)
+        return
+    command = [sys.executable, sys.argv[0], options.arguments]
+    if options.alone:
+        result = alone(made, options.alone)
+    else:
+        result = measure(made, options.rounds, options.pause, command)
     print(json.dumps(result))
 
 

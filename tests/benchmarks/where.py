@@ -6,6 +6,7 @@ share of the time by the clock that no operation accounts for.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import decoding
@@ -41,13 +42,14 @@ def kind(operation: str) -> str:
     return "other"
 
 
-def measure(contest: Contest, rounds: int = 7, pause: float = 0.25) -> dict[str, Any]:
+def measure(contest: Contest, rounds: int = 7, pause: float = 0.25, command: Sequence[str] = ()) -> dict[str, Any]:
     """Profile one item after warming up.
 
     Args:
         contest: With "ours".
         rounds: Items are done so often before, and the fastest time of one is told, without the profiler.
         pause: Not used.
+        command: Not used: there is one contestant.
 
     Returns:
         Seconds of the item, its operations, and the share of each kind.
