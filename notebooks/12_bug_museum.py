@@ -329,8 +329,8 @@ assert seen.exact <= 5 and abs(seen.perplexity / healthy.perplexity - 1) < 1e-4
 padding = Bug(
     name="padding attended to",
     room="decoding",
-    old="return model.new_cache(memory, src_mask, int(limits.max())), limits",
-    new="return model.new_cache(memory, None, int(limits.max())), limits",
+    old="return model.new_cache(model.encode(src, src_mask), src_mask, int(limits.max())), limits",
+    new="return model.new_cache(model.encode(src, src_mask), None, int(limits.max())), limits",
     caught_by="tests/test_decoding.py::test_wider_padding_changes_nothing[the paper's]",
 )
 
