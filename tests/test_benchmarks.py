@@ -209,6 +209,25 @@ def test_decoding_one_sentence_at_a_time():
     assert result["tokens"] == sum(most for item in made.items for _, _, most in item) and result["ratios"] == {}
 
 
+def test_a_contestant_in_a_process_of_its_own(monkeypatch):
+    """It does the items it is asked for, in that order, and tells what came out; if it ends, that is told."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parents[1]))
+    arguments = {"size": "tiny", "batch_size": 2, "n_items": 2, "peers": ["Marian"]}
+    made = decoding.contest(**arguments)
+    command = [sys.executable, str(Path(decoding.__file__)), json.dumps(arguments)]
+    outputs = {}
+    with contest._apart([*command, "--serve", "ours"], outputs) as run:
+        for i in (1, 0, 1):
+            run(i)
+    own = made.make["ours"]()
+    assert outputs == {i: contest._marks(own(made.items[i])) for i in (0, 1)} and outputs[0] != outputs[1]
+    result = contest.measure(made, rounds=1, pause=0.0, command=command)
+    assert result["same_as_ours"] == {"Marian": 1.0} and set(result["seconds"]) == {"ours", "Marian"}
+    nobody = contest._apart([*command, "--serve", "nobody"], {})
+    with pytest.raises(RuntimeError, match="--serve nobody ended before it was ready"), nobody:
+        pass
+
+
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_tricks_change_no_translation(batch_size, monkeypatch):
     largest, select = transformer.decoding._largest, tricks.DecoderCache.select
