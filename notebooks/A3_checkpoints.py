@@ -538,6 +538,21 @@ mean = average_checkpoints(list_checkpoints(folder / "run"))
 assert (mean.embedding.weight == 25).all() and mean.config == model.config
 
 # %% [markdown]
+# The weights of update 20 in the place of those of update 30 are a whole file of the right shapes, and refused. And a folder
+# that is held cannot be held once more.
+
+# %%
+older, newest = list_checkpoints(folder / "run")
+write_atomically(newest / WEIGHTS_FILE, (older / WEIGHTS_FILE).read_bytes())
+print(complaint(newest))
+if hasattr(os, "O_DIRECTORY"):
+    try:
+        with hold_folder(folder / "run"), hold_folder(folder / "run"):
+            raise AssertionError("it was held twice")
+    except BlockingIOError as error:
+        print(error.strerror.replace(str(folder), "FOLDER"))
+
+# %% [markdown]
 # ## What we now know
 #
 # * A checkpoint is `config.json` and `model.safetensors`. Loading runs no code from either.
