@@ -27,6 +27,34 @@ CORES = 2  # the book is meant for two: the build runs one notebook on each, and
 CHEAP = 10.0  # seconds; notebooks below are run a second time, on two threads
 # What a command says of the time it took: the bill of a training, and the speed of an evaluation.
 MEASURED = re.compile(r" in \S+ s: \S+ FLOP/s, \d+% of the measured peak; \S+ GiB at most|[\d,.]+ a second")
+# A kernel's generator starts anywhere. This cell, put before a notebook's first, notes which cells moved it before it
+# was seeded; the other one, put after the last, tells their numbers.
+WATCH = """
+def _watch():
+    import torch
+    before, seeds, results, found = torch.get_rng_state(), [], [], []
+    manual_seed = torch.manual_seed
+    def seed(number):
+        seeds.append(number)
+        return manual_seed(number)
+    def look(result):
+        nonlocal before
+        now = torch.get_rng_state()
+        if not seeds and not torch.equal(now, before):
+            found.append(len(results))
+        before = now
+        results.append(result)
+    torch.manual_seed = seed
+    get_ipython().events.register("post_run_cell", look)
+    return found
+_unseeded = _watch()
+"""
+TELL = "print(*_unseeded)"
+# What says in such a cell that the drawn weights are replaced, or only counted.
+UNUSED = re.compile(
+    r"load_state_dict|load_toy_translator|functional_call|weight\.fill_|\blook\(|recipe_ledger|show_recipe|FlopCounter"
+    r"|count_parameters"
+)
 RUN_AS_DOWNLOADED = ["03_2_1_scaled_dot_product_attention", "03_5_positional_encoding"]
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -140,7 +168,13 @@ def test_prints_the_same_on_two_threads(path: Path, tmp_path: Path) -> None:
     for cell in again.cells:
         if cell.cell_type == "code":
             cell.outputs = []
+    code = cells(path, "code")
+    again.cells = [nbformat.v4.new_code_cell(WATCH), *again.cells, nbformat.v4.new_code_cell(TELL)]
     again = run(again, tmp_path)
+    *_, (told,) = (cell.outputs for cell in again.cells if cell.cell_type == "code")
+    for source in (code[int(number) - 1] for number in told.text.split()):
+        assert UNUSED.search(source), f"{path.name}: seed the generator before this cell draws from it\n{source}"
+    again.cells = again.cells[1:-1]
     then, now = ([MEASURED.sub("", text) for text in printed(notebook)] for notebook in (built, again))
-    for before, after, source in zip(then, now, cells(path, "code"), strict=True):
+    for before, after, source in zip(then, now, code, strict=True):
         assert after == before, f"{path.name}: printed digits depend on the number of threads in the cell\n{source}"
