@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.book, pytest.mark.browser, pytest.mark.slow]
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-PHONE, DESK = {"width": 360, "height": 780}, {"width": 1280, "height": 900}
+PHONE, DESK, LARGE = ({"width": w, "height": h} for w, h in ((360, 780), (1280, 900), (1920, 1080)))
 READABLE = 4.5  # contrast of text to what is behind it
 
 # Bytes on their way, with text compressed as web servers do it.
@@ -136,6 +136,11 @@ WIDE = """() => {
   return [`${document.documentElement.scrollWidth} px`, ...wide.slice(0, 5)];
 }"""
 
+# Code of the module that one would have to scroll to read.
+CUT = """() => [...document.querySelectorAll(".exported .cell_input pre")]
+  .filter((code) => code.scrollWidth > code.clientWidth)
+  .map((code) => code.textContent.trim().slice(0, 60))"""
+
 # The rule on contrast is slow and gets a run of its own, without what has its own check above and without mathematics.
 # Where ink, ground, size and kind are the same, so is the answer: it sees one visible text of each.
 AXE = """async (all) => {
@@ -208,6 +213,7 @@ class Visit:
     alive: int = 0
     dead: list[str] = field(default_factory=list)
     wide: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
 
 
 def picture(page: Page, name: str, look: str) -> None:
@@ -241,6 +247,8 @@ def visit(page: Page, base: str, name: str) -> Visit:
         seen.faults[scheme] = page.evaluate(AXE, scheme == "light")
         seen.contrast[scheme] = page.evaluate(CONTRAST)
         picture(page, name, scheme)
+    page.set_viewport_size(LARGE)
+    seen.cut = page.evaluate(CUT)
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(100)
     picture(page, name, "phone")
@@ -324,6 +332,11 @@ def test_nothing_complains_in_the_console(look, page: str) -> None:
 @each_page
 def test_fits_a_phone(look, page: str) -> None:
     assert not look(page).wide
+
+
+@each_page
+def test_a_large_screen_shows_whole_lines_of_the_module(look, page: str) -> None:
+    assert not look(page).cut
 
 
 @each_page
