@@ -247,13 +247,15 @@ chart = (
 chart
 
 # %% [markdown]
-# Move $P$ to the right. Both lines sink; then the LSTM's stops at $n$ ticks, while attention's sinks on to four. The second
+# Move $P$ to the right. Both lines sink; then the LSTM's stops at $n + 1$ ticks, while attention's sinks on to four. The second
 # batch is the paper's last clause: memory holds a fixed number of tokens, so longer sequences mean fewer of them. Now
 # every point of the LSTM is the *same amount of work*. With one multiplier its line is flat. With many it rises: a batch of
 # many short sequences gives each step enough to do, a batch of few long ones does not.
 #
-# In this count the order hurts only a machine that has more multipliers than a step has multiply–adds: $4d^2$ for one
-# sequence, $4d^2$ times the batch for several. A real machine feels it earlier, because it also fetches what it multiplies.
+# In this count the order begins to hurt where a machine has about as many multipliers as a step has multiply–adds: $4d^2$
+# for one sequence, $4d^2$ times the batch for several. With fewer it costs at most the rest of a tick in each step: with
+# $10^6$, a step of four sequences has 1,048,576 and takes two ticks. A real machine feels it earlier, because it also fetches
+# what it multiplies.
 
 # %%
 step = 4 * D**2  # multiply–adds of a step, for one sequence

@@ -92,7 +92,7 @@ for name, attend in ATTENTIONS.items():
 # | the queries | states of a recurrent decoder, one after the other | all positions at once |
 # | the annotations | come from a recurrent network, which has mixed the words already | any vectors |
 #
-# Two of these can be tested here. **The tanh is no decoration.** Without it the score is $v \cdot W s + v \cdot U h$, and
+# The first row has two consequences that can be tested here. **The tanh is no decoration.** Without it the score is $v \cdot W s + v \cdot U h$, and
 # the first term is the same for every annotation: the softmax drops it, and the decoder is not asked at all.
 
 # %%

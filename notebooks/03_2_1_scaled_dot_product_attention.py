@@ -427,7 +427,7 @@ print(f"queries with a Jacobian norm below 0.01 at d_k = 512: {dead[WITHOUT]:.0%
 assert dead[WITHOUT] > 0.6 and dead[WITH] == 0
 
 # %%
-typical = measured[64, WITHOUT]["jacobian"].argsort()[1000]  # the query in the middle
+typical = measured[512, WITHOUT]["jacobian"].argsort()[1000]  # the query in the middle
 rows = []
 for (d_k, factor), m in measured.items():
     dots = partial_sums[typical, :, d_k - 1] / (math.sqrt(d_k) if factor == WITH else 1)
@@ -497,7 +497,7 @@ chart = alt.concat(
 chart.properties(title=alt.Title("With the factor, the softmax stays alive at every d_k", anchor="middle"))
 
 # %% [markdown]
-# What to see: drag $d_k$ from 8 to 512. The blue curves stay flat. The orange, dashed ones do not: the variance grows with $d_k$, one weight swallows the rest, the entropy goes to 0, and the Jacobian of the typical query falls by more than three orders of magnitude. The bars show one query whose Jacobian at $d_k = 64$ is the median of all: without the factor its weights fall to one key, with it they keep a hint of every key.
+# What to see: drag $d_k$ from 8 to 512. The blue curves stay flat. The orange, dashed ones do not: the variance grows with $d_k$, one weight swallows the rest, the entropy goes to 0, and the Jacobian of the typical query falls by more than three orders of magnitude. The bars show one query whose Jacobian at $d_k = 512$ is the median of all: without the factor its weights fall to one key, with it they keep a hint of every key.
 
 # %% [markdown]
 # ## Dot product or additive
@@ -763,7 +763,7 @@ print(f"{best_case:.3f} without a factor, {math.exp(10) / (math.exp(10) + 9 * ma
 assert best_case < 0.5
 
 # %% [markdown]
-# Solution to exercise 6: the laboratory has both. A row with little entropy has one weight near 1, and there $\mathrm{diag}(p) - pp^T$ is nearly 0. Equal weights give the largest entropy; the sharper a row, the less of it and the smaller the gradient.
+# Solution to exercise 6: the laboratory has both. A row with little entropy has one weight near 1, and there $\mathrm{diag}(p) - pp^T$ is nearly 0. Equal weights give the largest entropy, though not the largest Jacobian: that belongs to two keys that share all the weight. But as one weight nears 1, both go to 0.
 
 # %% tags=["hide-cell"]
 from transformer.exercises import check

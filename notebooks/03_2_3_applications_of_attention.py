@@ -388,11 +388,11 @@ chart = (
 chart
 
 # %% [markdown]
-# Choose a mask above. A white 0 marks a change of exactly zero. Under the right mask the upper triangle is all zeros. The transposed and the inverted mask let every later token in. `tril(1)` looks one position ahead in each layer, so through two layers it sees two ahead. Note the last entry: a triangle shifted one to the left keeps the zeros where they belong. Perturbation cannot tell it from the right one, because the residual connection carries each token to its own output. Only the weights show that no position attends to itself, and that the first attends to nothing.
+# Choose a mask above. A white 0 marks a change of exactly zero. Under the right mask the upper triangle is all zeros. The transposed and the inverted mask let every later token in. `tril(1)` looks one position ahead in each layer, so through two layers it sees two ahead. Note the last entry: a triangle shifted one to the left keeps the zeros where they belong. This perturbation cannot tell it from the right one, because the residual connection carries each token to its own output. The weights show what it misses: no position attends to itself, and the first attends to nothing.
 #
 # ## What each wrong mask does
 #
-# A mask has many ways to be wrong. For each we measure, at the real tokens of the whole batch: whether a later token leaks into an earlier output, the share of attention that padding receives, how many queries have nothing to attend to, and how far the decoder's output is from the right one.
+# A mask has many ways to be wrong. For each we measure, at the real tokens of the whole batch: whether a later token leaks into an earlier output, the largest share of its attention that any query gives to padding in any head, how many queries have nothing to attend to, and how far the decoder's output is from the right one.
 
 # %%
 real = tgt_in != 0  # (B, m)
@@ -403,7 +403,7 @@ before = torch.arange(tgt_in.size(1)) < last[:, None]  # (B, m): real positions 
 
 @torch.no_grad()
 def diagnose(mask):
-    """Leak into earlier outputs, share of attention on padding, empty rows, distance from the right output."""
+    """Leak into earlier outputs, largest share of a query on padding, empty rows, distance from the right output."""
     seen = []
     memory = model.encode(src, src_mask)
     right = model.decode(tgt_in, memory, tgt_mask, memory_mask)
@@ -514,7 +514,7 @@ assert with_bias(scores, none_allowed, -1e9) == [0.25] * 4
 assert transformer.masked_softmax(scores.half(), none_allowed).tolist() == [0.0] * 4
 
 # %% [markdown]
-# Where something is allowed, all agree. The harm is in the row with nothing to attend to. In half precision it is NaN. In single precision it is worse than NaN, because nobody sees it: adding $10^9$ wipes out the scores, and the query attends to all forbidden keys alike. Taking $-65504$, the lowest number that float16 has, does not help where two masks are added: their sum is $-\infty$ again.
+# Where something is allowed, all agree. The harm is in the row with nothing to attend to. In half precision it is NaN. In single precision it is worse than NaN, because nobody sees it: adding $-10^9$ wipes out the scores, and the query attends to all forbidden keys alike. Taking $-65504$, the lowest number that float16 has, does not help where two masks are added: their sum is $-\infty$ again.
 #
 # ### Two missing axes
 #

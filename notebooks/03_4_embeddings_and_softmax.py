@@ -72,7 +72,7 @@ class TokenEmbedding(nn.Module):
             Shape (B, n, d_model).
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: ids is not a non-empty (B, n), or an id is out of range (checked on the CPU only: on a GPU
                 the check would wait for the device).
         """

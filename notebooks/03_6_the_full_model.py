@@ -347,7 +347,7 @@ class Transformer(nn.Module):
             Logits, shape (B, m, V). Those at padded positions mean nothing.
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: A shape is wrong, a batch is empty, or an id is out of range.
         """
         if src.dim() == 2 and tgt_in.dim() == 2 and src.size(0) != tgt_in.size(0):
@@ -397,7 +397,7 @@ class Transformer(nn.Module):
         Args:
             tgt_in: Target ids, shape (B, m).
             memory: From `encode`, shape (B, n, d_model); left out with a cache.
-            tgt_mask: Bool, (B, 1, m, m); None hides later positions and nothing else.
+            tgt_mask: Bool, (B, 1, m, t), with t positions so far; None hides later positions and nothing else.
             memory_mask: Bool, (B, 1, 1, n); left out with a cache.
             cache: From `new_cache`; it is extended by m positions.
 
@@ -405,7 +405,7 @@ class Transformer(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: Neither or both of memory and cache are given, a cache is full, or shapes do not fit together.
         """
         if (memory is None) == (cache is None):
@@ -701,7 +701,7 @@ bars = [
     for row, (changes, _) in TABLE_3.items()
     for V in (37_000, 40_960)
     for order, (part, number) in enumerate(parts_by_hand(V, **{NAMES.get(k, k): v for k, v in changes.items()}).items())
-    if part != "normalization"  # at most 0.05 % of a model: too thin to draw
+    if part != "normalization"  # at most 0.06 % of a model: too thin to draw
 ]
 rows = alt.param(name="rows", value=37_000, bind=alt.binding_radio(options=[37_000, 40_960], name="embedding rows V: "))
 order = list(TABLE_3)
@@ -939,7 +939,7 @@ print("a sentence alone and in a batch: equal; a source of padding only: finite,
 # ## Exercises
 #
 # 1. **Predict, then run.** Row (A) of Table 3 prints no counts. Have its four models more parameters than base, fewer, or as many?
-# 2. **Minutes.** How many parameters does base have if nothing is tied, as in the authors' later setting for English–French big?
+# 2. **Minutes.** How many parameters does base have if nothing is tied, as in the authors' code for English–French big?
 #    Write the difference as a formula first. Check: `check("3.6-untied", answer)`.
 # 3. **Minutes.** Remove the biases of the attention projections from `parts_by_hand`. Which rounded count of Table 3 changes at
 #    40,960 rows?

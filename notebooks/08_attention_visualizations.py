@@ -420,7 +420,7 @@ for example in examples:
     print(" ".join(example.written))
 
 # %% [markdown]
-# Eight heads of each kind are too many to begin with, so each chart opens at a telling one. For encoder–decoder attention
+# Eight heads of each kind are too many to begin with, so the first two charts open at a telling one. For encoder–decoder attention
 # it is the head that links five word pairs of the third sentence best; for the encoder, the head whose row of *it* changes
 # most between the first two sentences.
 
@@ -940,7 +940,7 @@ measure = alt.param(name="measure", value="“it” → what it means", bind=alt
         ],
     )
     .add_params(measure)
-    .properties(title="One head finds a link, or none does", width=alt.Step(56), height=alt.Step(44))
+    .properties(title="Most links are found by one head, or by none", width=alt.Step(56), height=alt.Step(44))
 )
 
 # %% [markdown]
@@ -1564,8 +1564,9 @@ assert charts == 3 and not asked and len(versions) == 1
 #
 # 1. **Predict, then run.** In which sentences does the best head look at the wrong word? Print the first three.
 # 2. **Predict, then run.** Switch off the decoder head that finds the verb of a particle. Do the particles go wrong?
-# 3. **Minutes.** A row that is read at position *i* writes the token of position *i*. Measure the alignment with the row of the
-#    token that was just read instead. Is it better or worse?
+# 3. **Minutes.** Row *i* of encoder–decoder attention reads the token before position *i* and writes the one at *i*. Above, a row
+#    counts for the word that it writes. Let it count for the word that it reads, and measure the alignment again. Is it better
+#    or worse?
 # 4. **Minutes.** Find the head whose rows look most at the previous token. Is it in the encoder or the decoder?
 # 5. **An hour.** Switch the resolving head off and look for another one: does some other head of the same layer take over, or is
 #    the remaining knowledge spread out?

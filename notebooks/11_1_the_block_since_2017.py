@@ -56,7 +56,7 @@ transformer.check_version("0.1")
 #
 # The sources are in the [bibliography](../book/bibliography.md). Models whose parts are not published are not in the table.
 #
-# Do these changes touch attention? Equation (1) is in all of them what it was.
+# Do the exchanges of this part touch attention? Equation (1) stays what it was in all of them. (Two rows of the table go further: T5 adds to the scores and does not divide them, and Mistral 7B hides keys beyond a window.)
 #
 # | exchange | what it changes |
 # |---|---|

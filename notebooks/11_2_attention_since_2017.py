@@ -211,7 +211,7 @@ MIB = 2**20
 print(f"{'model':22}{'tokens':>7}{'its cache':>11}{'multi-head':>12}{'grouped':>9}{'multi-query':>13}   MiB for one text")
 for name, (n_layers, h, n_kv, d_k, n) in MODELS.items():
     its_own, multi_head, multi_query = (cache_bytes(n_layers, heads, d_k, n, 2) / MIB for heads in (n_kv, h, 1))
-    grouped = f"{cache_bytes(n_layers, h // 8, d_k, n, 2) / MIB:9,.0f}" if h % 8 == 0 else f"{'–':>9}"
+    grouped = f"{cache_bytes(n_layers, h // 8, d_k, n, 2) / MIB:9,.1f}" if h % 8 == 0 else f"{'–':>9}"
     print(f"{name:22}{n:7,}{its_own:11,.0f}{multi_head:12,.0f}{grouped}{multi_query:13,.1f}")
 assert cache_bytes(32, 32, 128, 4096, 2) == 2 * 2**30 > cache_bytes(80, 8, 128, 4096, 2)
 assert cache_bytes(80, 64, 128, 4096, 2) == 8 * cache_bytes(80, 8, 128, 4096, 2)

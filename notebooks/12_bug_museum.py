@@ -962,8 +962,8 @@ chart
 # - **Padding, caches, decoding in batches.** The paper's text has none of the three; several faults of this museum
 #   live there.
 # - **What to look at beside the loss.** Three habits find many of the above. *Change one token and see which outputs
-#   move*: it finds every leak. *Compute the same thing in two ways*: alone and in a batch, with the cache and without,
-#   in one part and in four. *Overfit one batch, then translate it*: a loss of 0 with wrong translations is a leak.
+#   move*: it finds every leak inside the model. *Compute the same thing in two ways*: alone and in a batch, with the
+#   cache and without, in one part and in four. *Overfit one batch, then translate it*: a loss of 0 with wrong translations is a leak.
 # - **What changed since.** Fused kernels took √d_k, the softmax and the causal mask out of most people's hands, and gave
 #   them two conventions for masks and one for corners instead.
 #
@@ -983,10 +983,10 @@ chart
 #    None in its place, which of `look`'s two numbers changes? What does the same change do in `decoding`, above?
 # 2. **Minutes.** Four teams describe what they see. (a) Training perplexity reaches 1.0 within a few hundred updates, and
 #    translations are nonsense. (b) Every sentence is right when translated alone, some are cut short in a batch. (c) Dev
-#    perplexity never falls below 2.3, while nearly all translations are exact. (d) Under teacher forcing all is right,
-#    greedy output is nonsense from about the second word on. Name each fault: "future leaks", "first end ends all",
-#    "smoothed perplexity", "position always 0", "padding attended", "dropout left on" or "averaged twice".
-#    Check: `check("12-four-symptoms", answer)`.
+#    perplexity never falls below 2.3, while nearly all translations are exact. (d) Under teacher forcing all is right;
+#    greedy output begins right and goes wrong in later words of some sentences, alone as in a batch. Name each fault:
+#    "future leaks", "first end ends all", "smoothed perplexity", "position always 0", "padding attended", "dropout left
+#    on" or "averaged twice". Check: `check("12-four-symptoms", answer)`.
 # 3. **Minutes.** Which number does exp of the smoothed loss show at best, with $\epsilon = 0.1$ and $V = 1{,}500$?
 #    Check: `check("12-smoothing-floor", answer)`.
 # 4. **An hour.** Write the fault "embeddings without $\sqrt{d_{\text{model}}}$" as a `Bug`, look at it, and find the test

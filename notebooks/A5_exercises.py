@@ -1088,8 +1088,8 @@ def _four_symptoms(answer: Any) -> None:
 
     (a) Training perplexity reaches 1.0 within a few hundred updates, translations are nonsense. (b) Every sentence is
     right when translated alone, some are cut short in a batch. (c) Dev perplexity never falls below 2.3, while nearly
-    all translations are exact. (d) Loss and perplexity under teacher forcing are right, greedy output is nonsense from
-    about the second word on.
+    all translations are exact. (d) Loss and perplexity under teacher forcing are right; greedy output begins right and
+    goes wrong in later words of some sentences, alone as in a batch.
 
     Answer: a dict from "a", "b", "c" and "d" to "future leaks", "first end ends all", "smoothed perplexity",
         "position always 0", "padding attended", "dropout left on" or "averaged twice".

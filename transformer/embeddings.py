@@ -1,5 +1,5 @@
 # Exported from notebooks/03_4_embeddings_and_softmax.py, Section 3.4; edit that file, not this one.
-# sha256 of what follows: 41c9db1a495a50ac
+# sha256 of what follows: f0e28ba47ad73f36
 """Embeddings and Softmax (Section 3.4)."""
 
 import math
@@ -41,7 +41,7 @@ class TokenEmbedding(nn.Module):
             Shape (B, n, d_model).
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: ids is not a non-empty (B, n), or an id is out of range (checked on the CPU only: on a GPU
                 the check would wait for the device).
         """

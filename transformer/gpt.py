@@ -1,5 +1,5 @@
 # Exported from notebooks/10_from_transformer_to_gpt.py, Section 10; edit that file, not this one.
-# sha256 of what follows: a0f21c63f61de795
+# sha256 of what follows: ef903743a607fb6d
 """From Transformer to GPT (Section 10)."""
 
 import dataclasses
@@ -115,7 +115,7 @@ class GPT(nn.Module):
             Logits, shape (B, n, V); those at a position depend on the ids up to it.
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: ids is not a non-empty (B, n), too long, or an id is out of range.
         """
         x = self._embed(ids)  # (B, n, d_model)
@@ -146,7 +146,7 @@ class GPT(nn.Module):
             The ids and those drawn, shape (B, n + max_new_tokens).
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: The model is in training mode, or an argument is out of its range.
 
         Source: not in the paper, which searches with a beam (§6.1).

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: 1d908dc82e54a36d
+# sha256 of what follows: 442acbd30dbbb75a
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -253,7 +253,7 @@ class Transformer(nn.Module):
             Logits, shape (B, m, V). Those at padded positions mean nothing.
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: A shape is wrong, a batch is empty, or an id is out of range.
         """
         if src.dim() == 2 and tgt_in.dim() == 2 and src.size(0) != tgt_in.size(0):
@@ -303,7 +303,7 @@ class Transformer(nn.Module):
         Args:
             tgt_in: Target ids, shape (B, m).
             memory: From `encode`, shape (B, n, d_model); left out with a cache.
-            tgt_mask: Bool, (B, 1, m, m); None hides later positions and nothing else.
+            tgt_mask: Bool, (B, 1, m, t), with t positions so far; None hides later positions and nothing else.
             memory_mask: Bool, (B, 1, 1, n); left out with a cache.
             cache: From `new_cache`; it is extended by m positions.
 
@@ -311,7 +311,7 @@ class Transformer(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            TypeError: ids are not integers.
+            TypeError: ids are neither int64 nor int32.
             ValueError: Neither or both of memory and cache are given, a cache is full, or shapes do not fit together.
         """
         if (memory is None) == (cache is None):
