@@ -461,7 +461,7 @@ class DecoderLayer(nn.Module):
         Args:
             x: Shape (B, m, d_model).
             memory: The encoder's output, shape (B, n, d_model); not needed with a cache.
-            tgt_mask: Bool, broadcastable to (B, h, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, broadcastable to (B, h, m, t), t positions so far; None hides later positions only.
             memory_mask: Bool, broadcastable to (B, h, m, n); None hides nothing.
             cache: What earlier steps left; it is extended by this call.
 
@@ -532,7 +532,7 @@ class Decoder(nn.Module):
         Args:
             x: Embedded target, shape (B, m, d_model).
             memory: The encoder's output, shape (B, n, d_model); not needed with caches.
-            tgt_mask: Bool, broadcastable to (B, h, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, broadcastable to (B, h, m, t), t positions so far; None hides later positions only.
             memory_mask: Bool, broadcastable to (B, h, m, n); None hides nothing.
             caches: One per layer, or None.
 

@@ -397,7 +397,7 @@ class Transformer(nn.Module):
         Args:
             tgt_in: Target ids, shape (B, m).
             memory: From `encode`, shape (B, n, d_model); left out with a cache.
-            tgt_mask: Bool, (B, 1, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, (B, 1, m, t), t positions so far; None hides later positions and nothing else.
             memory_mask: Bool, (B, 1, 1, n); left out with a cache.
             cache: From `new_cache`; it is extended by m positions.
 

@@ -234,7 +234,7 @@ chart
 # Move the warm-up of *your* line. Its peak slides along one falling curve, which depends on $d_{\text{model}}$ alone: the
 # warm-up decides only where the line leaves that curve. A wider model has a lower curve, by the square root of its width.
 # The rate counts updates, not tokens or passes over the data. Who computes with smaller batches than the paper's runs
-# through the same schedule with fewer tokens; [Section 5.2](05_2_hardware_and_schedule.py) comes back to that.
+# through the same schedule with fewer tokens; [Training on WMT 2014](13_training_on_wmt14.py) comes back to that.
 
 # %% [markdown]
 # ## The scheduler
@@ -448,9 +448,9 @@ print("equal rates and constants from", type(ours).__module__, "and", type(their
 #   warmup\_steps)^{-0.5}$, at update 4,000.
 # - The scheduler gives update $s$ the rate of $s$, seen in what the parameter moved by, and resumes bit for bit.
 # - Adam, written out by hand for one parameter, follows PyTorch's for 200 updates.
-# - Adam's first update moves every parameter by the full rate, whatever its gradient.
-# - Recorded: at equal peak rate, the tiny post-norm model learned with warm-up in three runs of three, and without it in
-#   none of six.
+# - Adam's first update moves every parameter by the full rate, whatever its gradient, if that is well above ε.
+# - Recorded, three runs each: at equal peak rate, the tiny post-norm model learned with warm-up in all three, and without
+#   it in none. With a tenth of the rate it learned without any warm-up.
 #
 # ## Exercises
 #

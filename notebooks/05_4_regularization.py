@@ -606,7 +606,7 @@ print("equal losses from", type(ours).__module__, "and", type(theirs).__module__
 #
 # 1. **Predict, then run.** A model assigns the true token probability 0.9 at every position, with $V = 37{,}000$ and the rest
 #    spread evenly. Is its perplexity better or worse than that of a model which assigns 0.99? And its smoothed loss?
-# 2. **Minutes.** Compute by hand the paper's smoothed loss of the logits 2, 1, 0, −1, −2, if the second token is the true one and
+# 2. **Minutes.** Compute by hand, with our rule, the smoothed loss of the logits 2, 1, 0, −1, −2, if the second token is the true one and
 #    $\epsilon = 0.1$. Check: `check("5.4-row", answer)`.
 # 3. **Minutes.** For which ε does our rule make the target uniform? What does `LabelSmoothingLoss` say to a larger one?
 # 4. **Minutes.** Show that the smoothed loss is $(1-\epsilon')$ times the plain one plus $\epsilon'$ times the mean of $-\ln p_k$ over

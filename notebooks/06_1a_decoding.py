@@ -770,7 +770,7 @@ def sample(
 ) -> list[list[int]]:
     """Draw each token from the softmax of the logits divided by the temperature.
 
-    A sentence's output does not depend on what shares its batch.
+    With a seed for each sentence, an output does not depend on what shares its batch; with one for all, on its place.
 
     Args:
         model: In evaluation mode.
@@ -863,7 +863,8 @@ assert chi_square < 16.3  # exceeded once in a thousand times with three degrees
 # ## What we now know
 #
 # * Greedy decoding with a cache gives the same tokens as without. So does beam search.
-# * A sentence's output does not depend on its neighbours in the batch, nor on their order, in any of the three ways.
+# * A sentence's output does not depend on its neighbours in the batch, in any of the three ways; in sampling, provided that
+#   each sentence brings a seed of its own.
 # * A beam that is wide enough finds what exhaustive search finds. A narrow one can miss it, and greedy decoding misses more.
 # * The search may stop when the bound at the maximum length says so; the first finished hypothesis need not be the best
 #   (exercise 4).

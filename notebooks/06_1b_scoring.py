@@ -304,7 +304,7 @@ def _moses(lines: Sequence[str], language: str) -> list[str]:
 def paper_bleu(*, hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
     """BLEU as the authors' script computes it: Moses tokens, compounds split at hyphens, no smoothing.
 
-    It is higher than `bleu` for the same text. Compare it with nothing but scores of its own kind.
+    It is higher than `bleu` where a text has hyphens, about equal elsewhere. Compare it with its own kind only.
 
     Args:
         hypotheses: The translations, one string per sentence, not tokenized.
@@ -644,7 +644,7 @@ score_line = (
 
 # %% [markdown]
 # What to see: the interval shrinks with the square root of the number of sentences, slowly. Twenty times the sentences
-# give an interval about a quarter as wide. The dashed line is the score of all thousand.
+# give an interval between a quarter and a fifth as wide. The dashed line is the score of all thousand.
 #
 # For the Edinburgh system on all sentences of newstest2014, sacreBLEU's own bootstrap gives $25.36 \pm 0.66$. A tenth of a
 # point, the last digit of the paper's own scores in Table 2, is far inside. The paper reports one run and no interval.

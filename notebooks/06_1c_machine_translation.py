@@ -564,8 +564,8 @@ chart = (
 chart
 
 # %% [markdown]
-# The vertical axis is logarithmic. The embedded corpus ends near 1; real sentences can go on in more than one way, so
-# these curves level off far above it.
+# The vertical axis is logarithmic. The embedded corpus ends near 1; real sentences can go on in more than one way, and
+# these curves, still falling, end far above it.
 
 # %%
 for record in records_of_runs.values():
@@ -580,7 +580,7 @@ for record in records_of_runs.values():
 #   its default tokenization, 13a. They are not comparable with Table 2: another language, another test set.
 # * **Why averaging helps.** The paper says that it averages, not why. A common explanation, not tested here: while the
 #   learning rate is high the weights move around a good place, and their mean lies nearer to it.
-# * **Beam search.** The paper's scores use a beam of 4; this chapter decodes greedily.
+# * **Beam search.** The paper's scores use a beam of 4. So do the recorded runs; the model trained here decodes greedily.
 # * **Spread.** The paper reports one run. So does this page; the margin above allows for a shorter training, not for another
 #   seed.
 
@@ -597,16 +597,16 @@ for record in records_of_runs.values():
 # ## Exercises
 #
 # 1. **Predict, then run.** Translate "The animal did not cross the street because it was too wide and it was too tired."
-# 2. **Minutes.** Take the first ten wrong sentences of `compositional`. Which kind of error leads?
+# 2. **Minutes.** Take the wrong sentences of `compositional`. Are they too short, too long, or as long as they should be?
 # 3. **An hour.** Train with `label_smoothing=0` and compare perplexity and exact match.
 # 4. **A day.** Train with `norm_order="pre"`. How many updates does it need for the same exact match?
 
 # %% tags=["hide-cell"]
-# Exercise 2: is the wrong output as long as it should be, or do words repeat and go missing?
+# Exercise 2: where the length is wrong, words were repeated or went missing.
 _, pairs, outputs = results["compositional"]
 wrong = [(pair.target, output) for pair, output in zip(pairs, outputs, strict=True) if output != pair.target]
-same_length = sum(len(target.split()) == len(output.split()) for target, output in wrong)
-print(f"{len(wrong)} wrong, {same_length} of them with the right number of words")
+longer_by = [len(output.split()) - len(target.split()) for target, output in wrong]
+print(f"{len(wrong)} wrong; words too many (or, below 0, too few): {sorted(longer_by)}")
 
 # %% [markdown]
 # ## The notebook and the module agree

@@ -368,7 +368,7 @@ chart
 
 # %% [markdown]
 # Each point is a row; hover it for its name. Right of the upright line the paper's row beats its base; above the level line ours beats
-# ours. The scales differ: on a model that is stopped early, every change costs more.
+# ours. The scales differ: on a model that is stopped early, a change can move BLEU much further, up or down.
 
 # %% [markdown]
 # ## Check it: the paper's conclusions, one by one
@@ -493,8 +493,8 @@ if table:
 # - **The seeds.** Each row is one run. No spread is given, and none can be computed from the table.
 # - **The learning rate.** Nothing is said of tuning it for a row. With the formula of Equation (3) it falls as the model gets wider, and
 #   is the same for every depth, rate of dropout and number of heads.
-# - **Equal updates are not equal cost.** Big has more than three times the parameters of base and was trained three times as
-#   long. Rows (C) differ in cost from base and from each other.
+# - **Equal updates are not equal cost.** Big has more than three times the parameters of base and was trained for three times as
+#   many updates. Rows (C) differ in cost from base and from each other.
 # - **The averages.** Section 6.2 says that no checkpoints were averaged for Table 3. An author wrote in an issue of
 #   tensor2tensor that all results of the paper were averaged. Both cannot be right ([the paper against itself](../book/against_itself.md)).
 # - **What is not in the table.** No row removes the scale $1/\sqrt{d_k}$, the residual connections, the positions, or one of the

@@ -331,8 +331,9 @@ assert check("7-global", layers)
 
 # %% tags=["hide-cell"]
 # Exercise 3: the logits of a whole draft come at once, and each says which token greedy decoding would have chosen there.
-source = torch.tensor([translator.tokenizer.encode(next(transformer.embedded_corpus("test", seed=7)).source)])
-draft = [*transformer.greedy_decode(translator.model, source)[0], translator.model.config.eos_id]
+eos_id = translator.model.config.eos_id
+source = torch.tensor([[*translator.tokenizer.encode(next(transformer.embedded_corpus("test", seed=7)).source), eos_id]])
+draft = [*transformer.greedy_decode(translator.model, source)[0], eos_id]
 
 
 @torch.inference_mode()

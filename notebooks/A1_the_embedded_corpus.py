@@ -660,7 +660,8 @@ assert patterns > 100_000 and 9 < mean < 13
 #    if the animal is *das Tier*? Check: `check("A1-it", (tired, wide))`.
 # 2. **Minutes.** A translator that always says *es* for "it": how often is it right? And one that always takes the gender of the
 #    subject?
-# 3. **Minutes.** Two English sentences may have the same German translation. Find a pair. Why is that no problem for training?
+# 3. **Minutes.** *sie* is "she", "they" or "it". Group a hundred thousand pairs by their German sentence: do two English ones ever
+#    meet? Which words tell the three apart? Why would a meeting be no problem for training?
 # 4. **An hour.** How far does a German word stand from the English word that it translates? Draw the distribution of $t - s$ over
 #    the links. Which phenomenon reaches farthest?
 # 5. **An hour.** Add a relative clause ("the dog that crossed the street"). Which tables change? What happens to the commas?

@@ -562,7 +562,7 @@ chart
 # 4. **An hour.** Add *the bear* (*der Bär, den Bären*) to the table. Which function has to change, and what must it know?
 
 # %% tags=["hide-cell"]
-# Exercise 1: only the article, the adjective and the verb show the number.
+# Exercise 1: the article or numeral, the adjective and the verb show the number; in the dative plural most of the nouns, too.
 same = [noun for noun in NOUNS if noun.german == noun.german_plural]
 print(", ".join(noun.german for noun in same))
 assert named("key") in same and named("dog") not in same

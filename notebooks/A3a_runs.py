@@ -655,7 +655,7 @@ assert all(
 # ## Unsaid by the paper
 #
 # * **By the clock.** Checkpoints "written at 10-minute intervals" depend on the machine: a faster one averages over more
-#   updates. It is the paper's way and the default of base and big; `checkpoint_every` makes a run repeatable.
+#   updates. It is the paper's way, and here `checkpoint_minutes`. Base and big count updates instead, which makes a run repeatable.
 # * **Seeds.** One number here seeds the weights, the order of the batches, and dropout. The same run on another machine
 #   still differs: sums of floating point numbers depend on the order in which a device adds.
 # * **Versions.** tensor2tensor changed its defaults several times, among them the norm's place. Without versions in the

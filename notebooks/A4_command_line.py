@@ -783,8 +783,9 @@ assert json.loads(shown.getvalue()) == json.loads(told.read_text())["configurati
 # * Five commands lead from text to a score: prepare, train, average, translate, evaluate.
 # * `attention` shows where the heads of any trained model look, as a page that needs no network.
 # * A stopped run goes on with `--resume`; a run's own description is a configuration that makes it again.
-# * The output of `translate` has one line per line of input, whatever the input.
-# * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage; 130 or 143 if a signal stopped it.
+# * The output of `translate` has one line per line of input, whatever the input; with `--n-best` as many as asked for.
+# * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage; 130 or 143 if a signal
+#   stopped it, 141 if its reader did.
 
 # %% [markdown]
 # ## Exercises

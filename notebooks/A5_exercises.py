@@ -671,7 +671,7 @@ def _crossing() -> Any:
 #| export
 @_exercise("5.4-row", "Minutes", tolerance=2e-4)
 def _smoothed() -> Any:
-    """Logits 2, 1, 0, -1, -2; the true token is the second; ε = 0.1. What is the paper's smoothed loss?
+    """Logits 2, 1, 0, -1, -2; the true token is the second; ε = 0.1. What is the smoothed loss, by our rule?
 
     Answer: a number in nats, to four digits after the point.
     Right: The true token gets 1-ε, every other class ε/(V-1).

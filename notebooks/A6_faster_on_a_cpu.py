@@ -478,9 +478,12 @@ def use_fast_dropout(model: nn.Module) -> None:
 # %%
 torch.manual_seed(0)
 n, p = 2**20, 0.1
-gone = (FastDropout(p)(torch.ones(n)) == 0).view(-1, 4).float()
+out = FastDropout(p)(torch.ones(n))
+gone = (out == 0).view(-1, 4).float()
 by_place, both = gone.mean(dim=0), (gone[:, 0] * gone[:, 1]).mean()
 print("dropped, by place in a draw:", [round(share, 4) for share in by_place.tolist()], " two neighbours:", f"{both:.4f}")
+print(f"mean {out.mean():.4f}")
+assert abs(out.mean() - 1) < 5 * (p / (1 - p) / n) ** 0.5
 assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both - p * p) < 5 * (p * p / (n / 4)) ** 0.5
 
 # %% [markdown]
@@ -596,19 +599,24 @@ if _packed(torch.zeros(1, 1)) is not None:
 #
 # ## Exercises
 #
-# 1. **Predict, then run.** With a beam of 4 and a target of 50 tokens, how many positions does the plain cache move in a layer, and how
-#    many slots does the beam's cache hold at the end? The first step has one row.
+# 1. **Predict, then run.** With a beam of 4 and a target of 50 tokens, how many positions does the plain cache move in a layer at most,
+#    once there are four rows? And how many slots does the beam's cache hold at the end? The first step has one row.
 # 2. **Minutes.** Which rate does `FastDropout(1 / 3)` use, and by what does it multiply what it keeps?
 # 3. **An hour.** Slots that are nobody's past are never looked at again. Drop them when they are more than half of all. For which
 #    lengths does it gain?
 
 # %% [markdown]
-# Solution to exercise 1: after each step from the second on, the plain cache moves four rows of all positions so far. The
-# beam's cache takes one slot in the first step and four in each later one.
+# Solution to exercise 1: after each step from the second on, the plain cache moves four rows of all positions so far, unless
+# every hypothesis keeps its row. The beam's cache takes one slot in the first step and four in each later one.
 
 # %% tags=["hide-cell"]
-print(sum(4 * t for t in range(2, 50)), "positions moved;", 1 + 4 * 49, "slots")
-assert sum(4 * t for t in range(2, 50)) == 4_896 and 1 + 4 * 49 == 197
+cache = FastTransformer(translator.model).new_cache(translator.model.encode(ids[:1]), None, 50)
+cache.begin_step()
+cache.select(torch.zeros(4, dtype=torch.int64), same_source=True)  # four hypotheses from one
+for _ in range(49):
+    cache.begin_step()
+print(sum(4 * t for t in range(2, 50)), "positions moved at most;", cache.past.size(2), "slots")
+assert cache.past.size(2) == 1 + 4 * 49
 
 # %% [markdown]
 # Solution to exercise 2: the nearest multiple of $2^{-16}$, and the inverse of what that keeps.

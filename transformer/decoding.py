@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 7b66790a17d082ef
+# sha256 of what follows: 645cfe7f9393a15a
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -266,7 +266,7 @@ def sample(
 ) -> list[list[int]]:
     """Draw each token from the softmax of the logits divided by the temperature.
 
-    A sentence's output does not depend on what shares its batch.
+    With a seed for each sentence, an output does not depend on what shares its batch; with one for all, on its place.
 
     Args:
         model: In evaluation mode.

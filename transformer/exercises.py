@@ -1,5 +1,5 @@
 # Exported from notebooks/A5_exercises.py, Appendix A5; edit that file, not this one.
-# sha256 of what follows: 0cb94751fd6da770
+# sha256 of what follows: 0f85cefac766eb4d
 """Exercises (Appendix A5)."""
 
 import copy
@@ -590,7 +590,7 @@ def _crossing() -> Any:
 
 @_exercise("5.4-row", "Minutes", tolerance=2e-4)
 def _smoothed() -> Any:
-    """Logits 2, 1, 0, -1, -2; the true token is the second; ε = 0.1. What is the paper's smoothed loss?
+    """Logits 2, 1, 0, -1, -2; the true token is the second; ε = 0.1. What is the smoothed loss, by our rule?
 
     Answer: a number in nats, to four digits after the point.
     Right: The true token gets 1-ε, every other class ε/(V-1).

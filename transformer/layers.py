@@ -1,5 +1,5 @@
 # Exported from notebooks/03_1_encoder_and_decoder_stacks.py, Section 3.1; edit that file, not this one.
-# sha256 of what follows: d4bea9799dfbf7e8
+# sha256 of what follows: 6db990d85a424eaa
 """Encoder and Decoder Stacks (Section 3.1)."""
 
 from collections.abc import Callable, Iterable
@@ -215,7 +215,7 @@ class DecoderLayer(nn.Module):
         Args:
             x: Shape (B, m, d_model).
             memory: The encoder's output, shape (B, n, d_model); not needed with a cache.
-            tgt_mask: Bool, broadcastable to (B, h, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, broadcastable to (B, h, m, t), t positions so far; None hides later positions only.
             memory_mask: Bool, broadcastable to (B, h, m, n); None hides nothing.
             cache: What earlier steps left; it is extended by this call.
 
@@ -286,7 +286,7 @@ class Decoder(nn.Module):
         Args:
             x: Embedded target, shape (B, m, d_model).
             memory: The encoder's output, shape (B, n, d_model); not needed with caches.
-            tgt_mask: Bool, broadcastable to (B, h, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, broadcastable to (B, h, m, t), t positions so far; None hides later positions only.
             memory_mask: Bool, broadcastable to (B, h, m, n); None hides nothing.
             caches: One per layer, or None.
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: 442acbd30dbbb75a
+# sha256 of what follows: ae64854116645409
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -303,7 +303,7 @@ class Transformer(nn.Module):
         Args:
             tgt_in: Target ids, shape (B, m).
             memory: From `encode`, shape (B, n, d_model); left out with a cache.
-            tgt_mask: Bool, (B, 1, m, t), with t positions so far; None hides later positions and nothing else.
+            tgt_mask: Bool, (B, 1, m, t), t positions so far; None hides later positions and nothing else.
             memory_mask: Bool, (B, 1, 1, n); left out with a cache.
             cache: From `new_cache`; it is extended by m positions.
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: b8e294b258b8b503
+# sha256 of what follows: b34b6dc263167f91
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -311,7 +311,7 @@ class Prepared:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Prepared":
-        """Open a folder that `prepare` made. However large it is, this takes no time and next to no memory.
+        """Open a folder that `prepare` made. Ids stay on the disk; the ends of all sentences are looked at once.
 
         Raises:
             FileNotFoundError: There is no prepared corpus.

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1b_scoring.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 5e0b5c607d0d7730
+# sha256 of what follows: dff00a08811c60be
 """Scoring (Section 6.1)."""
 
 import re
@@ -136,7 +136,7 @@ def _moses(lines: Sequence[str], language: str) -> list[str]:
 def paper_bleu(*, hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
     """BLEU as the authors' script computes it: Moses tokens, compounds split at hyphens, no smoothing.
 
-    It is higher than `bleu` for the same text. Compare it with nothing but scores of its own kind.
+    It is higher than `bleu` where a text has hyphens, about equal elsewhere. Compare it with its own kind only.
 
     Args:
         hypotheses: The translations, one string per sentence, not tokenized.

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2_hardware_and_schedule.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: 31a4fb8f855969ff
+# sha256 of what follows: 6ee8378c0191e0ab
 """Hardware and Schedule (Section 5.2)."""
 
 import contextlib
@@ -431,7 +431,7 @@ def train(
         resume: Go on from the newest checkpoint in the folder, if there is one.
 
     Returns:
-        A record every config.log_every updates, and one at the end; those of the resumed run included.
+        A record every config.log_every and config.evaluate_every updates and one at the end, a resumed run's included.
 
     Raises:
         ValueError: The batches end too early, the run to resume is another, or its log holds what is no record.
