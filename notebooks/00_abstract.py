@@ -207,7 +207,7 @@ chart
 #
 # We did not train on WMT 2014: it takes GPUs that this book does not have. So the scores themselves are **not checked here**.
 # [Chapter 13](13_training_on_wmt14.py) has the whole recipe, ready to run. What we could test on two cores, we did:
-# [the cost of training](05_2b_the_cost_of_training.py) recomputes the table's costs, [scoring](06_1b_scoring.py) what a tenth of BLEU means,
+# [the cost of training](05_2b_the_cost_of_training.py) recomputes the two Transformers' costs in the table, [scoring](06_1b_scoring.py) what a tenth of BLEU means,
 # and [6.1](06_1c_machine_translation.py) trains on small corpora.
 #
 # ## Other tasks
@@ -269,7 +269,7 @@ for name, what in (("multi30k", "captions, English–German"), ("tatoeba", "ever
 #   to another.
 # - "Over 2 BLEU" holds against the best ensemble of Table 2. For French, whether the big model beats the best ensemble
 #   depends on which of the paper's two numbers one reads.
-# - By the printed costs, big took less than a quarter of any other single model for French. For German it took about as
+# - By the printed costs, big took less than a quarter of any earlier single model for French. For German it took about as
 #   much as the best of them, and less than a third of the best ensemble.
 #
 # ## Exercises

@@ -329,9 +329,9 @@ for name in ("encoder.layers.0", "decoder.layers.0"):
 # %% [markdown]
 # ## How much is computed as sentences grow
 #
-# The shapes say what a longer sentence costs. The formulas below count numbers for one sentence pair in one layer, at the
-# sizes of the paper's base model ($d_{\text{model}} = 512$, $d_{ff} = 2048$, $h = 8$, $V = 37{,}000$). First we hold them
-# against the small model, whose shapes we have just seen.
+# The shapes say what a longer sentence costs. The formulas below count numbers for one sentence pair in one layer, and the
+# logits, which come once, at the sizes of the paper's base model ($d_{\text{model}} = 512$, $d_{ff} = 2048$, $h = 8$,
+# $V = 37{,}000$). First we hold four of them against the small model, whose shapes we have just seen.
 
 # %%
 FORMULAS = {  # what: (number of values for one pair, its kind)

@@ -42,7 +42,7 @@ from transformer.multi_head import KeyValueCache, MultiHeadAttention
 # > — Section 3.1
 #
 # The paper gives no formula for layer normalization. It cites Ba et al. (2016), whose definition works on each position
-# alone, over the $d$ numbers of its vector:
+# alone, over the $d$ numbers of its vector. With the $\epsilon$ that implementations add, for theirs has none, it reads:
 #
 # $$\mathrm{LayerNorm}(x) = \gamma \cdot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta,
 # \qquad \mu = \frac{1}{d}\sum_{i=1}^{d} x_i, \qquad \sigma^2 = \frac{1}{d}\sum_{i=1}^{d} (x_i - \mu)^2$$
@@ -342,7 +342,7 @@ print("source", tuple(x.shape), "→ memory", tuple(memory.shape))
 #
 # "Identical" speaks of the layers' form. Each has its own weights, and each must start with its own. Code that builds one layer and copies it $N$
 # times starts every layer at the same point. The check below compares each weight matrix with its counterpart in every other layer; it passes here,
-# and it catches the copies. (Biases and the norms' gains do start equal: they are constants.)
+# and it catches the copies. (The norms' gains and biases do start equal: they are constants. In the full model the other biases do, too, since it sets them to zero.)
 
 # %%
 def shared_weights(layers: Iterable[nn.Module]) -> list[tuple[int, int, str]]:
@@ -540,7 +540,7 @@ class Decoder(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            ValueError: The number of caches is not the number of layers.
+            ValueError: Neither memory nor caches are given, or the number of caches is not that of the layers.
         """
         each = [None] * len(self.layers) if caches is None else list(caches)
         if len(each) != len(self.layers):
@@ -776,7 +776,8 @@ for name, memory, encode in (("a fresh encoder's output", encoded, True), ("inde
 # - **ε.** The paper names none. The authors' code has $10^{-6}$, torch $10^{-5}$; both stand inside the root. The variant above is The Annotated Transformer's.
 # - **Initialization.** The paper names none either. The authors' code draws uniform weights with unit gain; this book uses Glorot's uniform
 #   initialization, set in [Section 3.6](03_6_the_full_model.py).
-# - **One encoder output.** The text does not say which encoder layer the decoder reads. Figure 1 and the authors' code have the last one's output for every decoder layer.
+# - **One encoder output.** The text says it in passing: the decoder attends over "the output of the encoder stack". So every decoder layer reads the last encoder layer, as in Figure 1 and the
+#   authors' code, and not the one beside it.
 #
 # ## What we now know
 #

@@ -411,7 +411,7 @@ for d_k in (4, 64, 512):
         )
 
 # %% [markdown]
-# The claim, as assertions. With the factor nothing depends on the width any more. Without it, at 512, most queries have a Jacobian close to 0:
+# The claim, as assertions. With the factor hardly anything depends on the width any more. Without it, at 512, most queries have a Jacobian close to 0:
 
 # %%
 unscaled, scaled = measured[512, WITHOUT], measured[512, WITH]
@@ -497,7 +497,7 @@ chart = alt.concat(
 chart.properties(title=alt.Title("With the factor, the softmax stays alive at every d_k", anchor="middle"))
 
 # %% [markdown]
-# What to see: drag $d_k$ from 8 to 512. The blue curves stay flat. The orange, dashed ones do not: the variance grows with $d_k$, one weight swallows the rest, the entropy goes to 0, and the Jacobian of the typical query falls by more than three orders of magnitude. The bars show one query whose Jacobian at $d_k = 512$ is the median of all: without the factor its weights fall to one key, with it they keep a hint of every key.
+# What to see: drag $d_k$ from 8 to 512. The blue curves stay flat. The orange, dashed ones do not: the variance grows with $d_k$, one weight swallows the rest, the entropy goes to 0, and the Jacobian of the typical query falls by more than three orders of magnitude. The bars show one query whose Jacobian at $d_k = 512$ is the median of all: without the factor nearly all its weight goes to one key (near $d_k = 216$ to two that are almost tied), with it every key keeps a hint.
 
 # %% [markdown]
 # ## Dot product or additive
@@ -706,7 +706,7 @@ print("ours: ", careful.tolist())
 # - Attention is a soft dictionary lookup: two matrix products with a softmax between them. By hand and by code: 0.4011, 0.1978, 0.4011 and an output of (3, 4).
 # - The output is a convex combination of the values, whatever the order of the pairs.
 # - Dot products of independent unit-variance vectors have variance $d_k$: 4.03, 64.09 and 514.18 measured at 4, 64 and 512.
-# - A spread of 8 instead of 1 takes the largest of ten weights from 0.3935 to 0.9997. At $d_k = 512$ most queries have next to no gradient. With the factor, nothing depends on $d_k$.
+# - A spread of 8 instead of 1 takes the largest of ten weights from 0.3935 to 0.9997. At $d_k = 512$ most queries have next to no gradient. With the factor, hardly anything depends on $d_k$.
 # - Additive attention and scaled dot products learn alike at every width we tried. Unscaled dot products keep up at $d_k = 4$, fall behind at 64 and further at 256.
 #
 # ## Exercises

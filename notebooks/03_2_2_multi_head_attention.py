@@ -220,11 +220,11 @@ class MultiHeadAttention(nn.Module):
         """
         self._check("query", query)
         queries = self._split(self.w_q(query))  # (B, h, m, d_k)
+        check_attention_inputs(queries, keys, values, mask)
         m, n = queries.size(-2), keys.size(-2)
         if is_causal and (m != n or mask is not None or self.on_weights is not None):
             causal = torch.ones(m, n, dtype=torch.bool, device=query.device).tril(diagonal=n - m)
             mask, is_causal = causal if mask is None else mask & causal, False
-        check_attention_inputs(queries, keys, values, mask)
         if self.on_weights is not None:
             heads, weights = scaled_dot_product_attention(queries, keys, values, mask, self.attention_dropout)
             self.on_weights(weights)
@@ -431,7 +431,7 @@ curves = (
 )
 floor = alt.Chart(alt.Data(values=[{"floor": 0.5}])).mark_rule(strokeDash=[2, 3]).encode(y="floor:Q")
 chart = alt.layer(curves, floor, data=alt.Data(values=rows)).add_params(task).properties(width=480, height=220)
-chart.properties(title="One head cannot get below one half; two heads can")
+chart.properties(title="Asked for both contents, one head stops at one half")
 
 # %% [markdown]
 # What to see: with the task "both", the dashed curve of the single head comes to rest on the dotted line at one half, and the curve of two heads goes on to 0. With the task "sum" both go to 0.
@@ -568,7 +568,8 @@ class KeyValueCache:
         self.keys[:, :, start:end] = keys
         self.values[:, :, start:end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        # Under autocast the room is wider than what is written.
+        return self.keys[:, :, :end].to(keys.dtype), self.values[:, :, :end].to(values.dtype)
 
     def select(self, index: Tensor) -> None:
         """Keep these rows of the batch, in this order; a row may be repeated.
@@ -663,10 +664,10 @@ assert round(saved / 1e6) == 65 - 58
 #
 # 1. **Predict, then run.** Swap heads 0 and 1 of a `MultiHeadAttention` by permuting rows and columns of its weights. Does the output change?
 # 2. **Minutes.** Count the multiply–adds of self-attention over $n = 100$ positions with $d_{\text{model}} = 512$: with one head of full width, and with eight heads. Which part of the cost grows with the number of heads? Check: `check("3.2.2-heads", (one, eight))`.
-# 3. **Minutes.** How many bytes does the cache of the base model's decoder take for a sentence of 100 tokens, in half precision? How many with one set of keys and values for all eight heads?
+# 3. **Minutes.** How many bytes do the self-attention caches of the base model's decoder take for a sentence of 100 tokens, in half precision? How many with one set of keys and values for all eight heads?
 # 4. **Minutes.** Multiply $W^Q_i$ by an invertible matrix $R$ from the right, and $W^K_i$ by $(R^{-1})^T$. Show that the head does not change. How many of its parameters are therefore redundant?
 # 5. **An hour.** Add a third mark C to the experiment and ask for all three contents. What floors do you expect for one and for two heads? Derive them first.
-# 6. **An hour.** Run the experiment with $d_{\text{model}} = 16$ and ten seeds. Some runs with two heads stop at a half as well. Look at their weights: what happened? Do four heads help?
+# 6. **An hour.** Run the experiment with $d_{\text{model}} = 16$ and ten seeds. Now and then a run with two heads stops at a half as well. Look at their weights: what happened? Do four heads help?
 
 # %% [markdown]
 # Solution to exercise 1: `w_q`, `w_k` and `w_v` have their rows permuted in blocks, `w_o` its columns.

@@ -184,6 +184,8 @@ output = cross_attention(query=hidden, key=memory, value=memory, mask=memory_mas
 
 for name, seen in weights.items():
     print(f"{name:27}", tuple(seen.shape), "  each row sums to 1:", torch.allclose(seen.sum(-1), torch.ones(())))
+n, m = src.size(1), tgt_in.size(1)
+assert [seen.shape[-2:] for seen in weights.values()] == [(n, n), (m, m), (m, n)]
 
 # %% [markdown]
 # The weights have one row per query and one column per key: (n, n), (m, m) and (m, n). The third is the only one that is not square, because it alone joins two sequences. The output always has the length of the queries.
@@ -357,6 +359,7 @@ assert all((influences[name].triu(1) > 0).sum() == m * (m - 1) // 2 for name in 
 ahead = influences["one to the right (tril(1))"]
 assert (ahead.diagonal(2) > 0).all() and ahead.triu(3).max() == 0.0  # two layers, two positions ahead
 assert influences["one to the left (tril(-1))"].triu(1).max() == 0.0
+assert influences["none"].min() > 0.01
 
 # %% tags=["hide-input"]
 rows = [

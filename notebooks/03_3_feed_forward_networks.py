@@ -212,7 +212,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Choose the number of hidden units. One unit gives a straight line; each further unit adds a bend. With one and two units the network meets the sine only where that is 0, so it draws the constant 0. From eight units on, the solid line of straight pieces all but covers the dashed sine. With 512 inputs the bends lie on
+# Choose the number of hidden units. One unit gives a straight line; each further unit adds a bend. With one and two units the network meets the sine only where that is 0, so it draws the constant 0. From sixteen units on, the solid line of straight pieces all but covers the dashed sine. With 512 inputs the bends lie on
 # planes and not at points, and training places them.
 #
 # ### Half of the units are off

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 3.4 Embeddings and Softmax
 #
-# Token ids go in and probabilities of token ids come out. The paper does both with one matrix, and multiplies it by $\sqrt{d_{\text{model}}}$ on the way in. The factor looks arbitrary. It is what lets one matrix serve two places that need it at two scales, and it fixes the loss of the untrained model: $\ln V + \tfrac12$.
+# Token ids go in and probabilities of token ids come out. The paper does both with one matrix, and multiplies it by $\sqrt{d_{\text{model}}}$ on the way in. The factor looks arbitrary. It is what lets one matrix serve two places that need it at two scales. The scale on the way out fixes the loss of the untrained model: $\ln V + \tfrac12$.
 
 # %%
 #| default_exp embeddings
@@ -170,6 +170,8 @@ for init in (1.0, d_model**-0.5):
         )
 inward, outward, loss = table[d_model**-0.5, d_model**0.5]
 assert abs(inward - 1) < 0.02 and abs(outward - 1) < 0.02 and abs(loss - math.log(vocabulary) - 0.5) < 0.1
+right = [pair for pair, (into, out, _) in table.items() if abs(into - 1) < 0.02 and abs(out - 1) < 0.02]
+assert right == [(d_model**-0.5, d_model**0.5)]
 assert table[1.0, 1.0][2] > 5 * loss
 
 # %% [markdown]
@@ -263,7 +265,7 @@ for name, config in {
     assert abs(loss - expected) < 0.1 and abs(logits.std() - 1) < 0.03
 
 # %% [markdown]
-# So a first loss far from $\ln V + \tfrac12$ says that something is wrong before any training: another scale of the matrix, a missing normalization, a leak. The chart shows what other scales do. The rule $\sigma^2/2$ holds while $V$ terms are enough to meet the large values that make up the mean of $e^z$. Beyond $\sigma = \sqrt{2 \ln V}$ the largest logit alone decides, and the loss grows like $\sigma \sqrt{2 \ln V}$.
+# So a first loss far from $\ln V + \tfrac12$ says that something is wrong before any training: another scale of the matrix, a missing normalization, a target that was not shifted. (A missing mask it does not show: attention has learned nothing yet.) The chart shows what other scales do. The rule $\sigma^2/2$ holds while $V$ terms are enough to meet the large values that make up the mean of $e^z$. Beyond $\sigma = \sqrt{2 \ln V}$ the largest logit alone decides, and the loss grows like $\sigma \sqrt{2 \ln V}$.
 
 # %% tags=["hide-input"]
 rows = []
@@ -356,7 +358,7 @@ assert (parts["output"] != 0).any(dim=1).all()
 assert torch.equal((parts["source embedding"] != 0).any(dim=1).nonzero()[:, 0], src.unique())
 
 # %% [markdown]
-# Sharing needs one vocabulary. The paper's byte-pair encoding of English–German covers both languages together, so an id means the same on both sides. Two vocabularies cannot be tied, and the configuration says so.
+# Sharing needs one vocabulary. The paper's byte-pair encoding of English–German covers both languages together, so an id means the same on both sides. Two vocabularies cannot be tied. The configuration refuses two of different size; whether two of one size are the same, it cannot know.
 
 # %%
 try:

@@ -144,7 +144,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         _check_embeddings(x, self.d_model, start)
         end = start + x.size(1)
         if end > self.table.size(0):  # double, so that decoding token by token seldom comes here
-            self.table = sinusoids(max(end, 2 * self.table.size(0)), self.d_model).to(self.table)
+            self.table = sinusoids(max(end, 2 * self.table.size(0)), self.d_model).float().to(self.table)
         return x + self.table[start:end].to(x.dtype)
 
 
@@ -588,7 +588,7 @@ assert swapped < 0.5
 #
 # 1. **Predict, then run.** Take the positions from a decoder and shuffle all tokens but the last. Does the last output change with one layer? With two?
 # 2. **Minutes.** Which offsets k up to 100 have the smallest dot product at a width of 16? Read it off the chart, then compute it.
-# 3. **Minutes.** Replace 10000 by 100 in the formula. From which position on do two positions have nearly the same encoding?
+# 3. **Minutes.** Replace 10000 by 100 in the formula. At a width of 512 the slowest pair of channels is then back after 617 positions. Are the encodings? Compute $PE_p \cdot PE_{p+k}$ for $k$ up to 2000, and find its largest value beyond $k = 10$.
 # 4. **An hour.** Write the block-diagonal matrix $R_k$ of $d_{\text{model}} = 16$, with $PE_{pos+k} = R_k\, PE_{pos}$ at every position, as a function of k. What is $R_k R_{-k}$? Check: `check("3.5-rotation", your_function)`.
 # 5. **An hour.** Write $W$ such that $PE_p^\top W\, PE_q$ is largest at q = p − 1, and check it. It is what a head must learn in the task above.
 

@@ -50,7 +50,7 @@ from transformer.positional_encoding import LearnedPositionalEncoding, Sinusoida
 # Table 3 describes a model in one line: $N$, $d_{\text{model}}$, $d_{ff}$, $h$, $d_k$, $d_v$, $P_{drop}$. Our
 # configuration is that line, with the few choices the table takes for granted. It is frozen, so a model and its
 # description cannot drift apart, and it goes to JSON and back, so a file of weights can carry it. The layers never see
-# it: they take plain numbers. Only the functions of this chapter read it.
+# it: they take plain numbers. The functions of this chapter read it for them.
 
 
 # %%
@@ -348,7 +348,7 @@ class Transformer(nn.Module):
 
         Raises:
             TypeError: ids are neither int64 nor int32.
-            ValueError: A shape is wrong, a batch is empty, or an id is out of range.
+            ValueError: A shape is wrong, a batch is empty, or an id is out of range (checked on the CPU only).
         """
         if src.dim() == 2 and tgt_in.dim() == 2 and src.size(0) != tgt_in.size(0):
             raise ValueError(f"src has {src.size(0)} sentences and tgt_in {tgt_in.size(0)}; give pairs.")
@@ -537,10 +537,10 @@ def count_parameters(model: nn.Module) -> int:
 # %%
 #| export
 def choose_device(device: str = "auto") -> torch.device:
-    """The device to compute on: CUDA if there is one, else MPS, else the CPU. Logs one line that says which.
+    """The device to compute on. "auto" takes CUDA if it is there, else MPS, else the CPU, and logs which.
 
     Args:
-        device: "auto", or a name that torch knows, such as "cpu" or "cuda:1".
+        device: "auto", "cpu", "mps", "cuda", or one of several, such as "cuda:1".
 
     Returns:
         The device.
@@ -562,7 +562,7 @@ def choose_device(device: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise ValueError(f'device {device!r} is unknown; use "auto", "cpu", "cuda" or "mps".') from error
     count = torch.cuda.device_count() if wanted.type == "cuda" else 1
-    if not available.get(wanted.type, True) or (wanted.index or 0) >= count:
+    if not available.get(wanted.type, False) or (wanted.index or 0) >= count:
         raise ValueError(f'device {device!r} is not available on this machine; use "auto" or "cpu".')
     return wanted
 

@@ -107,7 +107,7 @@ class Convolution(nn.Module):
 # > — Section 4
 #
 # A mask on full attention would compute $n^2$ scores and throw most of them away. Here each position is compared with
-# the $r$ positions around it and no others. `unfold` shows the windows of a sentence without copying anything.
+# the $r$ positions around it, $r$ odd, and no others. `unfold` shows the windows of a sentence without copying anything.
 
 
 # %%

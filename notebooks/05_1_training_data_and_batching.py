@@ -89,9 +89,7 @@ class Tokenizer:
             raise ValueError("the tokenizer's bytes are not a SentencePiece model; is the file whole?") from error
         special = (self._pieces.pad_id(), self._pieces.bos_id(), self._pieces.eos_id(), self._pieces.unk_id())
         if special != (PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID):
-            raise ValueError(
-                f"the tokenizer has special ids {special}; this book's have 0, 1, 2, 3. Train it with ours."
-            )
+            raise ValueError(f"the tokenizer has special ids {special}, this book's have 0, 1, 2, 3; train one here.")
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int) -> "Tokenizer":

@@ -104,6 +104,8 @@ def _write(
     tokens = src.new_full((len(limits), 1), model.config.bos_id)
     for step in range(1, int(limits.max()) + 1):
         logits = model.output_projection(model.decode(tokens, cache=cache))[:, -1]  # (rows, V)
+        if not logits.amax(dim=-1).isfinite().all():
+            raise ValueError("the model's logits are not finite numbers; did its training diverge? Load other weights.")
         chosen = choose(logits, sentence, step).cpu()  # (rows,)
         ended = chosen == model.config.eos_id
         for i, token, end in zip(sentence.tolist(), chosen.tolist(), ended.tolist(), strict=True):
@@ -137,7 +139,8 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
         The ids of each sentence, without begin and end.
 
     Raises:
-        ValueError: The model is in training mode, or max_new_tokens is less than 1 or more than the learned positions.
+        ValueError: The model is in training mode, its logits are not finite, or max_new_tokens is less than 1 or more
+            than the learned positions.
 
     Source: §6.1 for the maximum length; the paper itself uses beam search.
     """
@@ -286,8 +289,8 @@ print("better: a dog with probability", round(0.4 * 0.9, 2))
 # ## The length penalty
 #
 # Every further token makes a sentence less probable. So $\log P(Y \mid X)$ prefers short outputs, and a search that finds the
-# most probable sentence finds one that is too short. The paper's "length penalty $\alpha = 0.6$" is that of the authors'
-# earlier system (Wu et al. 2016): hypotheses are compared by
+# most probable sentence finds one that is too short. The paper's "length penalty $\alpha = 0.6$" is that of Google's
+# earlier system (Wu et al. 2016, with one author in common): hypotheses are compared by
 #
 # $$\text{score}(Y) = \frac{\log P(Y \mid X)}{lp(Y)}, \qquad lp(Y) = \left(\frac{5 + |Y|}{6}\right)^{\alpha}.$$
 #
@@ -689,7 +692,7 @@ dots = alive.mark_point(filled=True, size=40, opacity=1).encode(color=fate, shap
 (lines + dots + labels).properties(title="A beam of four holds variants of one sentence", width=620, height=240)
 
 # %% [markdown]
-# The thick line is the translation; grey hypotheses found no continuation in the beam. Point at a dot to read what it ends.
+# The thick line is the translation; grey hypotheses found no continuation in the beam, and in the last column the picture ends. Point at a dot to read what it ends.
 
 # %%
 (variants,) = beam_search(translator.model, pad([source]), n_best=4)
@@ -784,7 +787,7 @@ def sample(
         The ids of each sentence, without begin and end.
 
     Raises:
-        ValueError: The model is in training mode, or an option is out of its range.
+        ValueError: The model is in training mode, its logits are not finite, or an option is out of its range.
 
     Source: not in the paper.
     """

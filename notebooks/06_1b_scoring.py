@@ -304,7 +304,7 @@ def _moses(lines: Sequence[str], language: str) -> list[str]:
 def paper_bleu(*, hypotheses: Sequence[str], references: Sequence[str], language: str = "de") -> Score:
     """BLEU as the authors' script computes it: Moses tokens, compounds split at hyphens, no smoothing.
 
-    It is higher than `bleu` where a text has hyphens, about equal elsewhere. Compare it with its own kind only.
+    On plain text it is about `bleu`; hyphens and quotation marks move it, mostly up. Compare it with its own kind only.
 
     Args:
         hypotheses: The translations, one string per sentence, not tokenized.
@@ -470,7 +470,7 @@ claimed = (
 # ## Traps, on real translations
 #
 # The shipped toy model is nearly perfect on sentences like those it was trained on. On the split `long` it is not: it
-# ends too early ([6.1c](06_1c_machine_translation.py)). That makes a thousand translations with honest errors.
+# ends too early ([Section 7](07_conclusion.py)). That makes a thousand translations with honest errors.
 
 # %%
 N = 1000

@@ -76,7 +76,7 @@ from transformer.checkpoints import (
     write_atomically,
 )
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer, pad
-from transformer.decoding import beam_search, greedy_decode
+from transformer.decoding import _check_count, beam_search, greedy_decode
 from transformer.model import Transformer, choose_device
 
 TOKENIZER_FILE = "tokenizer.model"
@@ -126,9 +126,7 @@ class Translator:
         """
         path = Path(directory) / TOKENIZER_FILE
         if list_checkpoints(directory) and not (Path(directory) / WEIGHTS_FILE).is_file():
-            raise FileNotFoundError(
-                f"{directory} has checkpoints but no model yet; run: transformer average --run {directory}"
-            )
+            raise FileNotFoundError(f"{directory} holds no model yet; run: transformer average --run {directory}")
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
         if path.stat().st_size > 2**26:
@@ -195,8 +193,9 @@ class Translator:
 
         Raises:
             TypeError: As in `translate`.
-            ValueError: As in `translate`, for a line when it is its turn.
+            ValueError: As in `translate`, for a line when it is its turn; or chunk is out of its range.
         """
+        _check_count("chunk", chunk)
         return (best[0][0] for best in self._search(lines, chunk, 0, errors, **options))
 
     def n_best(
@@ -218,6 +217,7 @@ class Translator:
             TypeError: As in `translate`.
             ValueError: As in `translate`, or n is out of its range.
         """
+        _check_count("n", n)
         return list(self._search(lines, None, n, errors, **options))
 
     def _search(
@@ -235,6 +235,7 @@ class Translator:
             raise TypeError("translate takes a list of lines; put the one line into a list.")
         if errors not in ("raise", "empty"):
             raise ValueError(f'errors is {errors!r}; choose "raise" or "empty".')
+        _check_count("batch_tokens", batch_tokens)
 
         def decode(src: Tensor) -> list[list[tuple[list[int], float]]]:
             if beam_size == 1 and not n:
@@ -262,9 +263,8 @@ class Translator:
 
     def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
         """The source ids of a line, or nothing if there is nothing to translate."""
-        limit = batch_tokens
-        if self.model.config.positions == "learned":
-            limit = min(limit, self.model.config.max_len)
+        config = self.model.config
+        limit = min(batch_tokens, config.max_len) if config.positions == "learned" else batch_tokens
         try:
             ids = [*self.tokenizer.encode(line), EOS_ID]
             problem = f"has {len(ids)} tokens, more than {limit}; split it" if len(ids) > limit else ""
@@ -503,7 +503,7 @@ assert len(open_cases) >= 20 and right / len(open_cases) >= 0.9
 # The embedded corpus has one right translation for every sentence and no word that is new. Real text has neither. Two
 # corpora of short real sentences are small enough for two cores:
 #
-# * **Multi30k** has captions of photographs, each translated for its picture.
+# * **Multi30k** has captions of photographs, each translated by a professional.
 # * **Tatoeba** has short everyday sentences by volunteers. The same English sentence often has several German ones,
 #   with *du*, *ihr* or *Sie*, and only one of them is the reference: a good translation may score nothing.
 #
@@ -577,7 +577,7 @@ for record in records_of_runs.values():
 # ## Unsaid by the paper
 #
 # * **How BLEU was computed.** The paper names neither tokenization nor script. The scores here are sacreBLEU's, with
-#   its default tokenization, 13a. They are not comparable with Table 2: another language, another test set.
+#   its default tokenization, 13a. They are not comparable with Table 2: other sentences, and perhaps another way of scoring.
 # * **Why averaging helps.** The paper says that it averages, not why. A common explanation, not tested here: while the
 #   learning rate is high the weights move around a good place, and their mean lies nearer to it.
 # * **Beam search.** The paper's scores use a beam of 4. So do the recorded runs; the model trained here decodes greedily.

@@ -276,7 +276,7 @@ assert max(len(pair.source.split()) for pair in pairs) > transformer.MAX_WORDS
 assert exact["test"] >= 27 and exact["long"] <= 10 and short >= 20
 
 # %% [markdown]
-# What it writes is German, and mostly too short. The longer sentences also have more clauses than any in training, so this does not separate the positions'
+# What it writes is German, and mostly too short. Most of the longer sentences also have more clauses than any in training, so this does not separate the positions'
 # share from the structure's. Later encodings count distances instead of places: relative vectors (Shaw et al. 2018), rotations
 # (Su et al. [2021](https://arxiv.org/abs/2104.09864)), and biases that grow with distance (Press et al. [2022](https://arxiv.org/abs/2108.12409)), the last
 # made for this very purpose.
@@ -289,7 +289,7 @@ assert exact["test"] >= 27 and exact["long"] <= 10 and short >= 20
 #
 # ## Unsaid by the paper
 #
-# - **Pretraining.** The models in the table of families learn first from text that nobody has labelled. The paper trains on sentence pairs and on parsed
+# - **Pretraining.** The other models in the table of families learn first from text that nobody has labelled. The paper trains on sentence pairs and on parsed
 #   sentences.
 # - **Scale.** That "bigger models are better" is said of the rows of Table 3 (Section 6.2). That the loss falls with size, data and compute
 #   by power laws (Kaplan et al. [2020](https://arxiv.org/abs/2001.08361)) was found later.

@@ -262,9 +262,11 @@ def look_at(translator: Translator, source: str, target: str | None = None) -> S
         The attention, with the tokens.
 
     Raises:
-        ValueError: The source is empty; or it or the target is longer than 500 tokens.
+        ValueError: The source is empty; it or the target is longer than 500 tokens; or the model is in training mode.
     """
     model, tokenizer = translator.model, translator.tokenizer
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout changes the weights; call model.eval() first.")
     device = next(model.parameters()).device
     source_ids = tokenizer.encode(source)
     if not source_ids:
@@ -399,12 +401,10 @@ def _menu(name: str, labels: Sequence[str], first: int = 0) -> Any:
 
 # %%
 #| export
-def _token_axis(parameter: str, **more: Any) -> Any:
+def _token_axis(tokens: str, **more: Any) -> Any:
     import altair as alt
 
-    return alt.Axis(
-        labelExpr=f"{parameter}[sentence][datum.value]", labelOverlap=False, ticks=False, domain=False, **more
-    )
+    return alt.Axis(labelExpr=f"{tokens}[sentence][datum.value]", labelOverlap=False, ticks=False, domain=False, **more)
 
 
 # %% [markdown]
@@ -445,12 +445,12 @@ for german in ("machte", "auf"):
 # Encoder–decoder attention: which source token does the model look at while it writes?
 
 # %%
-attention_chart(examples, "cross", "Each written word looks at the word it translates", *linking)
+attention_chart(examples, "cross", "Most written words look at the word they translate", *linking)
 
 # %% [markdown]
 # Choose a head; hover a cell to read its weight. The bright cells run along the diagonal and leave it where German has
-# another order than English. In the third sentence, *opened* is one word in English and two in German: *machte* in second
-# place and *auf* at the very end, and both rows look at it.
+# another order than English. In the third sentence, *opened* is one word in English and two in German: *machte* in the
+# fourth row and *auf* just before the full stop, and both rows look at it.
 
 # %%
 attention_chart(examples, "encoder", "The row of “it” changes with the last word of the sentence", *resolving)
@@ -460,7 +460,7 @@ attention_chart(examples, "encoder", "The row of “it” changes with the last 
 # *street* lights up, although only the last word, *tired* or *wide*, has changed.
 
 # %%
-attention_chart(examples, "decoder", "Each target word looks at those before it, never ahead")
+attention_chart(examples, "decoder", "Each target token looks at itself and those before it, never ahead")
 
 # %% [markdown]
 # Decoder self-attention: the upper right triangle is empty, since no position may look ahead.
@@ -752,8 +752,8 @@ assert len(ambiguous) >= 50 and by_threshold.max() > 0.9 > later + 0.2
 
 # %% [markdown]
 # One head gives the answer away in nearly every sentence; most heads know nothing of it. Where a head does the work, and
-# whether it looks at the meant noun in both cases or in one of them only, differs from one training to the next: the task
-# asks for the right pronoun, not for a particular way to find it.
+# whether it looks at the meant noun in both cases or in one of them only, may differ from one training to the next: the
+# task asks for the right pronoun, not for a particular way to find it.
 
 # %% [markdown]
 # ## What is each head looking for?
@@ -1064,7 +1064,7 @@ attention_lines(
 )
 
 # %% [markdown]
-# Set the menu to *all words* for the paper's upper picture. The resolving head ties "it" to the street. The other colour
+# Set the menu to *all words* and click the resolving head in the legend: that is the paper's upper picture. The resolving head ties "it" to the street. The other colour
 # is the head that comes second; in one sentence the two may look alike, and only the count above tells them apart.
 # "Sharp" can be counted, too: how much of the row goes to one word?
 
@@ -1111,8 +1111,9 @@ assert both[0][first] > 1.5 * both[0][second] and both[1][second] > 1.5 * both[1
 # ## Heads switched off
 #
 # What a head looks at is one question; whether the model needs it is another. Michel and others (2019) switched heads off
-# in trained models, one at a time, and found most of them dispensable. A head enters the model through its own columns of
-# $W^O$ ([Section 3.2.2](03_2_2_multi_head_attention.py)). With zeros there, it is gone.
+# in trained models, one at a time, and found most of them dispensable. A head enters the model through its own rows of
+# $W^O$ ([Section 3.2.2](03_2_2_multi_head_attention.py)), which are columns of `w_o.weight`, since torch stores the matrix
+# transposed. With zeros there, it is gone.
 
 
 # %%
@@ -1121,7 +1122,7 @@ assert both[0][first] > 1.5 * both[0][second] and both[1][second] > 1.5 * both[1
 def without_heads(model: Transformer, heads: Iterable[tuple[str, int, int]]) -> Iterator[None]:
     """Switch heads off inside the `with` block: they add nothing to the output of their attention.
 
-    A head's columns of W^O are set to zero, and afterwards put back to the last bit. Neither train nor save inside.
+    A head's rows of W^O (columns of `w_o.weight`) are zero there, then put back. Neither train nor save inside.
 
     Args:
         model: Any Transformer.
@@ -1585,9 +1586,10 @@ for name, off in (("all heads", []), ("without it", [head]), ("without its neigh
     print(f"{name:21} {kept / len(particles):.0%} of the particles")
 
 # %% tags=["hide-cell"]
-# Exercise 4: the mean weight on the position before.
+# Exercise 4: the mean weight on the position before, in sixty sentences.
+sixty = [look_at(translator, pair.source, pair.target) for pair in test_pairs[:60]]
 for kind in ("encoder", "decoder"):
-    previous = [getattr(example, kind).diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for example in examples]
+    previous = [getattr(example, kind).diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1) for example in sixty]
     mean = torch.stack(previous).mean(dim=0)  # (layers, h)
     print(kind, [[round(value, 2) for value in row] for row in mean.tolist()])
 

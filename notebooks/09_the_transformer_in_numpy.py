@@ -1333,8 +1333,8 @@ assert shares[20] < 0.1 and shares[1000] > 0.5
 #   keep a layer's input, and run it again when its gradient is due.
 # - **The largest score.** The softmax subtracts the row's largest score before it takes exponentials. Mathematically
 #   this changes nothing, and without it a score of 1000 would overflow in float64. The loss does the same.
-# - **Padding that attends.** A padded target position still computes something. Nothing reads it, and its share in the
-#   loss is 0; so no gradient comes from it.
+# - **Padding that attends.** A padded target position still computes something. No real position reads it, and its share in
+#   the loss is 0; so no gradient comes from it.
 # - **The constant in the loss.** A smoothed loss cannot reach 0: at best it is the entropy of $q$. Its gradient $p - q$
 #   does not know this constant.
 

@@ -101,7 +101,7 @@ def windows(ids: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def train(model: nn.Module, updates: int, learning_rate: float, rows: int = 16) -> None:
-    """AdamW on random windows of the training text; the learning rate rises, then falls."""
+    """AdamW on random windows of the training text; the learning rate rises, then falls, and β₁ goes the other way."""
     adam = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.OneCycleLR(adam, learning_rate, total_steps=updates, pct_start=0.1)
     for _ in range(updates):
@@ -179,10 +179,10 @@ print("of ten words that the shell says, fewer than three exist")
 
 # %%
 with torch.inference_mode():
-    other = inputs[:8].clone()
-    other[:, :40] = torch.randint(V, (8, 40))
-    assert torch.equal(shell(other)[:, 40:], shell(inputs[:8])[:, 40:])
-print("40 earlier characters replaced; the logits after them: equal to the bit")
+    other = torch.randint(V, inputs[:8].shape)
+    other[:, 40] = inputs[:8, 40]
+    assert torch.equal(shell(other)[:, 40], shell(inputs[:8])[:, 40])
+print("all characters but one replaced; the logits at that one: equal to the bit")
 
 # %% [markdown]
 # So its logits are a function of the character and its place in the window. The place says nothing, since windows begin anywhere. What is left is a table with a row for each
@@ -617,7 +617,8 @@ def convert_gpt2_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     converted: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name == "lm_head.weight":
-            if not torch.equal(tensor, weights.get("transformer.wte.weight", tensor[:0])):
+            table = weights.get("transformer.wte.weight", weights.get("wte.weight", tensor[:0]))
+            if not torch.equal(tensor, table):
                 raise ValueError("lm_head.weight differs from wte.weight; a GPT has one matrix for both.")
             continue
         if name.endswith((".attn.bias", ".attn.masked_bias")):
@@ -766,7 +767,7 @@ chart
 
 # %% [markdown]
 # The solid line is the GPT, the dashed one the shell, which never leaves the bigrams' level. The dotted line is a table of what follows the last $n$ characters, by counting; choose $n$. With $n = 1$ it lies on the shell, with 3 the
-# GPT is below it once it has seen eight. Our language is small, and this GPT is small and has seen little: tables of five or more characters still do better, at the price of ever more entries. Then they, too, come to
+# GPT is below it after a few characters. Our language is small, and this GPT is small and has seen little: tables of five or more characters still do better, at the price of ever more entries. Then they, too, come to
 # an end: the same text is spread over ever more contexts, and each is seen less often.
 
 # %%
@@ -894,6 +895,7 @@ ladder = list(results)[:6]
 if results:
     mean = {model: statistics.mean(values) for model, values in results.items()}
     assert mean["the shell"] > mean["+ residuals"] + 0.1 > mean["+ layer norm"] + 0.5
+    assert mean["+ residuals"] - mean["+ layer norm"] > mean["+ feed-forward"] - mean["+ residuals"]
     assert all(run["arguments"]["steps"] == 400 for run in record["runs"].values())
     won_back = (mean["sinusoids"] - mean["sinusoids, embedding × √d"]) / (mean["sinusoids"] - mean["as GPT-2"])
     assert 0.5 < won_back < 1

@@ -2,8 +2,8 @@
 # # A1 The Embedded Corpus
 #
 # A small grammar writes English–German sentence pairs together with their true word alignment.
-# Every model in this book that translates was trained on these pairs, so nothing has to be downloaded, and every
-# question about what a trained model does has a known answer to compare with.
+# Every translating model that these pages train, and the one that ships, learned from these pairs, so nothing has to be
+# downloaded, and every question about what a trained model does has a known answer to compare with.
 #
 # The paper trained on millions of sentences that people had translated. Such text is what a translator is for, and a poor
 # instrument for looking inside one: nobody knows which word translates which, several translations are right, and a day on
@@ -94,7 +94,7 @@ def words(text: str) -> list[str]:
 #| export
 @lru_cache(None)
 def reserved(word: str, noun: str) -> bool:
-    """Tell whether an adjective and a noun, or a verb and its object, meet in the split "compositional" only."""
+    """Tell whether an adjective and a noun, or a verb and its last object, meet in the split "compositional" only."""
     return zlib.crc32(f"{word} {noun} 723".encode()) % 17 == 0
 
 
@@ -619,8 +619,8 @@ chart = (
 chart
 
 # %% [markdown]
-# The two humps meet but for a word or two: the limit is set on the English side. A model that has only seen the blue
-# lengths must use positions that it never trained for the orange ones.
+# The two humps overlap by a few words, since the limit is set on the English side. A model that has only seen the blue
+# lengths must use positions that it never trained for nearly all of the orange ones.
 #
 # How many sentences are there? Count the simplest pattern alone: someone does something to something, in the past,
 # with "the" and at most one adjective each.
@@ -652,7 +652,7 @@ assert patterns > 100_000 and 9 < mean < 13
 # - Every pair carries its alignment and its phenomena, and the German follows from the English alone.
 # - No sentence is in two splits, whatever the seeds.
 # - Half of the "it" sentences have two candidates of different gender; the adjective decides.
-# - `compositional` asks for known words in new company, `long` for more clauses than ever seen.
+# - `compositional` asks for known words in new company, `long` for longer sentences, most with more clauses than ever seen.
 #
 # ## Exercises
 #

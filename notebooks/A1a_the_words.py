@@ -543,12 +543,13 @@ chart = (
 chart
 
 # %% [markdown]
-# Choose a noun. A masculine noun changes in every column, a feminine or neuter one only in the dative. In the row *the* the
+# Choose a noun. In the singular a masculine noun changes in every column; a feminine or neuter one, and every
+# plural, only in the dative. In the row *the* the
 # adjective has two endings at most. In the row *a* it must say more: *ein alter Hund*, but *ein altes Haus*.
 #
 # ## What we now know
 #
-# - Every word has a class, and the classes decide which words may meet.
+# - Every noun has a class, and the classes decide which words may meet.
 # - The German of a phrase follows from the English phrase and its case. Nothing hidden enters.
 # - A phrase carries its own alignment, so a sentence put together from phrases has one too.
 # - Regular verbs are formed, irregular ones listed. German splits what English keeps together.

@@ -194,7 +194,7 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         name = next(name for name in [*expected, *sorted(found)] if found.get(name) != expected.get(name))
         raise ValueError(
             f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
-            f"configuration asks for {expected.get(name)}. The two files come from different models."
+            f"configuration asks for {expected.get(name)}; the two files come from different models."
         )
     weights = read_tensors(directory / WEIGHTS_FILE)
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
@@ -296,7 +296,7 @@ def save_training_checkpoint(
 
     Args:
         run: The run's folder.
-        step: Number of the update.
+        step: Number of the update; a checkpoint of it that is there already is left as it is.
         model: The model.
         state: What else it takes to go on from here, as tensors.
         keep: How many checkpoints stay, the newest; only the newest keeps its state.
@@ -557,7 +557,8 @@ if hasattr(os, "O_DIRECTORY"):
 #
 # * A checkpoint is `config.json` and `model.safetensors`. Loading runs no code from either.
 # * Saved and loaded, the model gives the same logits bit for bit; in float16 it takes half the space.
-# * A broken or foreign file is refused in one sentence, be it one bit that broke; a failed write changes nothing.
+# * A broken or foreign file is refused in one sentence, be it one bit of the weights or of the model's sizes that broke; a
+#   failed write changes nothing.
 # * A run's checkpoint appears when it is whole; the mean of several is one call.
 # * A training holds its folder while it runs. A second one is refused, and so are files of another update.
 

@@ -129,8 +129,8 @@ _N: dict[str, Any] = {"type": _positive, "metavar": "N"}
 _FILES: dict[str, Any] = {"nargs": 2, "metavar": ("SRC", "TGT")}
 
 # %% [markdown]
-# One place turns errors into a sentence and an exit code. Translations go to standard output; everything else, the
-# device's line included, goes to standard error, so that a pipe gets text alone.
+# One place turns errors into a sentence and an exit code. What was asked for, translations or scores or a
+# summary, goes to standard output; the device's line and all complaints go to standard error, so that a pipe gets text alone.
 
 
 # %%
@@ -234,7 +234,8 @@ def _prepare_options(option: _Option) -> None:
     option("--test", "two files to report scores on", **_FILES)
     option("--languages", "languages of these files", ["en", "de"], shown="en de", **_FILES)
     option("--out", "where the prepared corpus shall be", metavar="FOLDER", required=True)
-    option("--vocab-size", "pieces of the vocabulary", shown="37000 for WMT14, fewer for less", **_N)
+    usual_sizes = "37000 for wmt14-en-de, 32000 for wmt14-en-fr, fewer for the others"
+    option("--vocab-size", "pieces of the vocabulary", shown=usual_sizes, **_N)
     usual = transformer.Cleaning
     option("--max-words", "most words of a side", usual.max_words, **_N)
     option("--max-pieces", "most pieces of a side", usual.max_pieces, **_N)
@@ -267,8 +268,8 @@ _SETTINGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "log_every": (_positive, "updates between two lines of log.jsonl"),
     "evaluate_every": (_count, "updates between two scores on dev; 0: at the end only"),
     "evaluate_bleu": (_count, "lines of dev to translate for BLEU, too, greedily"),
-    "checkpoint_every": (_count, "updates between two checkpoints; 0: by the clock"),
-    "checkpoint_minutes": (float, "minutes between two checkpoints; 0: by the count"),
+    "checkpoint_every": (_count, "updates between two checkpoints; 0: none by the count"),
+    "checkpoint_minutes": (float, "minutes between two checkpoints; 0: none by the clock; both 0: at the end only"),
     "keep": (_positive, "checkpoints that stay, at least those averaged"),
     "average": (_positive, "checkpoints to average at the end, the last ones"),
 }
@@ -467,7 +468,7 @@ def _search_options(option: _Option) -> None:
 #| export
 def _translate_options(option: _Option) -> None:
     _search_options(option)
-    option("--n-best", "N translations a line, each with its line's number and its score, tabs between", **_N)
+    option("--n-best", "N translations a line, or one, empty; before each its line's number and score, with tabs", **_N)
 
 
 # %% [markdown]
@@ -697,7 +698,7 @@ def shell(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 assert run("evaluate --model @/run --data @/data --limit 10 --beam-size 1 --device cpu") == 0
 
 # %% [markdown]
-# That is not German yet. The model that ships with the book has had the whole corpus and 1,500 updates:
+# That is not German yet. The model that ships with the book has had 150,000 pairs and 1,500 updates:
 
 # %%
 assert run("evaluate --data @/data --device cpu --paper") == 0
@@ -783,7 +784,8 @@ assert json.loads(shown.getvalue()) == json.loads(told.read_text())["configurati
 # * Five commands lead from text to a score: prepare, train, average, translate, evaluate.
 # * `attention` shows where the heads of any trained model look, as a page that needs no network.
 # * A stopped run goes on with `--resume`; a run's own description is a configuration that makes it again.
-# * The output of `translate` has one line per line of input, whatever the input; with `--n-best` as many as asked for.
+# * The output of `translate` has one line per line of input, whatever the input; with `--n-best` as many as asked for, or
+#   one if it stays empty.
 # * The exit code is 0, or 1 with a sentence on standard error, or 2 for wrong usage; 130 or 143 if a signal
 #   stopped it, 141 if its reader did.
 

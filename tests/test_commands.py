@@ -27,7 +27,7 @@ from transformer import (
 from transformer.checkpoints import list_checkpoints, read_tensors
 from transformer.cli import main
 from transformer.data import EncodedPairs
-from transformer.runs import CONFIGURATIONS, make_configuration, parts_of
+from transformer.runs import CONFIGURATIONS, average_run, make_configuration, parts_of
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "steps": 12, "warmup_steps": 5, "max_tokens": 400}
 SMALL |= {"checkpoint_every": 4, "average": 2, "evaluate_every": 6, "log_every": 6, "evaluate_bleu": 3, "dropout": 0.1}
@@ -165,6 +165,12 @@ def test_averaging_again(run, tmp_path, capsys):
     assert Translator.from_pretrained(tmp_path / "one", "cpu").tokenizer.model
 
 
+@pytest.mark.parametrize("last", [0, -1, 4])
+def test_a_mean_of_checkpoints_that_are_not_there(run, last):
+    with pytest.raises(ValueError, match=f"has 3 checkpoints; {last} cannot be averaged"):
+        average_run(run, last)
+
+
 def test_evaluating(run, data, tmp_path, capsys):
     search = ["--model", run, "--device", "cpu"]
     assert call("evaluate", *search, "--data", data, "--json", "--save", tmp_path / "out.txt", "--paper") == 0
@@ -296,13 +302,17 @@ def test_resume_begins_where_nothing_is(data, tmp_path, run):
         (["--warmup-steps", "6"], "has warmup_steps=5, not 6"),
         (["--dropout", "0"], "has dropout=0.1, not 0.0"),
         (["--config", "base"], "has d_model=16, not 512"),
+        (["--config", "longer.json"], "has steps=12, not 20; resume it with that, or give it as an option of its own"),
         (["--label-smoothing", "0"], "has label_smoothing=0.1, not 0.0"),
         (["--steps", "8"], "has step-00000012 behind it; resume it with more steps than 8"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_another_run_is_not_resumed(run, capfd, more, said):
+def test_another_run_is_not_resumed(run, capfd, more, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     before = (run / "run.json").read_bytes()
+    longer = {**json.loads(before)["configuration"], "steps": 20}
+    (tmp_path / "longer.json").write_text(json.dumps(longer), encoding="utf-8")
     assert call("train", "--run", run, "--resume", "--device", "cpu", *more) == 1
     assert said in capfd.readouterr().err
     assert (run / "run.json").read_bytes() == before

@@ -662,12 +662,22 @@ def test_impossible_draws_are_refused(options, message):
         draw(random_model(), torch.tensor([[5, EOS_ID]]), **options)
 
 
-def test_a_diverged_model_is_refused():
+@WAYS
+def test_under_autocast_the_cache_takes_what_is_written(way):
+    model = random_model().float()
+    src = pad([[5, 6, 7, EOS_ID], [8, EOS_ID]])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(way(model, src, max_new_tokens=5)) == 2
+
+
+@WAYS
+@pytest.mark.parametrize("spoil", [torch.nan, torch.inf])
+def test_a_diverged_model_is_refused(way, spoil):
     model = random_model()
     with torch.no_grad():
-        model.embedding.weight[7] = torch.nan
+        model.embedding.weight[7] = spoil
     with pytest.raises(ValueError, match="logits are not finite numbers"):
-        search(model, [[5, EOS_ID]])
+        way(model, torch.tensor([[5, EOS_ID]]))
 
 
 @WAYS

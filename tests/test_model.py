@@ -678,6 +678,9 @@ def test_bad_device(monkeypatch):
     with pytest.raises(ValueError) as caught:
         choose_device("abacus")
     says(caught.value, "'abacus'", "unknown", '"auto"', '"cpu"')
+    for foreign in ("xpu", "meta"):  # torch knows them, this book does not
+        with pytest.raises(ValueError, match=f"'{foreign}' is not available"):
+            choose_device(foreign)
     with pytest.raises(ValueError) as caught:
         choose_device("cuda")
     says(caught.value, "'cuda'", "not available", '"auto"')

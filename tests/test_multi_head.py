@@ -247,6 +247,19 @@ def test_impossible_sizes_are_refused(make: Callable[[], object], words: str) ->
         make()
 
 
+@pytest.mark.parametrize(
+    ("mask", "error", "words"),
+    [
+        (torch.ones(2, 2).bool(), ValueError, r"mask \(2, 2\)"),
+        (torch.ones(3, 3), TypeError, "mask has dtype torch.float32.*bool"),
+    ],
+)
+def test_a_bad_mask_is_refused_with_the_causal_shortcut_too(mask: Tensor, error: type[Exception], words: str) -> None:
+    x = randn(2, 3, D)
+    with pytest.raises(error, match=words):
+        layer()(x, x, x, mask, is_causal=True)
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize(
     ("error", "inputs", "words"),

@@ -128,6 +128,11 @@ def test_tokens_and_back(some):
     assert parse_linearized(linearize(some), some.words()) == (some, False, False)
 
 
+@pytest.mark.parametrize("tokens", ["(S NN )S )", "(S NN", "( NN", "(S NN )S X"])
+def test_what_is_dropped_or_closed_is_said_to_be_mended(tokens):
+    assert parse_linearized(tokens.split(), ["cat"]).repaired
+
+
 @given(TOKENS, st.lists(WORD, min_size=1, max_size=6))
 def test_any_tokens_become_a_tree_of_the_words(tokens, words):
     found = parse_linearized(tokens, words)

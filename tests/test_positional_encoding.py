@@ -103,6 +103,13 @@ def test_token_by_token_equals_all_at_once():
         torch.testing.assert_close(steps, encoding(x), rtol=0, atol=0)
 
 
+def test_a_longer_table_begins_with_the_shorter_one():
+    encoding, x = SinusoidalPositionalEncoding(64).double(), torch.zeros(1, 10, 64, dtype=torch.float64)
+    before = encoding(x)
+    encoding(torch.zeros(1, 300, 64, dtype=torch.float64))
+    assert encoding(x).equal(before)
+
+
 def test_the_table_is_not_saved_and_follows_the_dtype():
     encoding = SinusoidalPositionalEncoding(8)
     assert not encoding.state_dict() and not list(encoding.parameters())

@@ -110,11 +110,20 @@ def test_no_batch_is_larger_than_asked_for(translator, monkeypatch, beam_size):
         ({"beam_size": 2.5}, "beam_size is 2.5; it must be a whole number"),
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"alpha": float("nan")}, "alpha is nan"),
+        ({"batch_tokens": 0}, "batch_tokens is 0; it must be a whole number"),
     ],
 )
 def test_an_option_that_cannot_be(translator, options, said):
     with pytest.raises(ValueError, match=said):
         translator.translate(["The dog."], errors="empty", **options)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5])
+def test_counts_that_cannot_be(translator, number):
+    with pytest.raises(ValueError, match=f"chunk is {number}; it must be a whole number"):
+        translator.stream(["The dog."], chunk=number)
+    with pytest.raises(ValueError, match=f"n is {number}; it must be a whole number"):
+        translator.n_best(["The dog."], number)
 
 
 # ---- streams ----

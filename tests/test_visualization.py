@@ -210,6 +210,11 @@ def test_bad_input_is_named(translator: Translator):
         attention_chart([seen], "cross", "title", layer=2)
     with pytest.raises(ValueError, match="empty"):
         look_at(translator, "")
+    translator.model.train()
+    for target in (None, "Der Hund schläft."):
+        with pytest.raises(ValueError, match="training mode"):
+            look_at(translator, "The dog sleeps.", target)
+    translator.model.eval()
     with pytest.raises(ValueError, match="at least one"):
         alignment_accuracy(translator, [])
     with pytest.raises(ValueError, match="at least one"):

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3_checkpoints.py, Appendix A3; edit that file, not this one.
-# sha256 of what follows: 05d20c9655594fba
+# sha256 of what follows: 9508c75b7c489a37
 """Checkpoints (Appendix A3)."""
 
 import contextlib
@@ -161,7 +161,7 @@ def load_checkpoint(directory: str | Path, device: torch.device | str = "cpu") -
         name = next(name for name in [*expected, *sorted(found)] if found.get(name) != expected.get(name))
         raise ValueError(
             f"{directory / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {name} has shape {found.get(name)}, the "
-            f"configuration asks for {expected.get(name)}. The two files come from different models."
+            f"configuration asks for {expected.get(name)}; the two files come from different models."
         )
     weights = read_tensors(directory / WEIGHTS_FILE)
     if not all(value.is_floating_point() and value.float().isfinite().all() for value in weights.values()):
@@ -245,7 +245,7 @@ def save_training_checkpoint(
 
     Args:
         run: The run's folder.
-        step: Number of the update.
+        step: Number of the update; a checkpoint of it that is there already is left as it is.
         model: The model.
         state: What else it takes to go on from here, as tensors.
         keep: How many checkpoints stay, the newest; only the newest keeps its state.

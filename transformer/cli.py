@@ -1,5 +1,5 @@
 # Exported from notebooks/A4_command_line.py, Appendix A4; edit that file, not this one.
-# sha256 of what follows: 8d8b86116d603f17
+# sha256 of what follows: 1c79ef37b54e9b16
 """The Command Line (Appendix A4)."""
 
 import argparse
@@ -179,7 +179,8 @@ def _prepare_options(option: _Option) -> None:
     option("--test", "two files to report scores on", **_FILES)
     option("--languages", "languages of these files", ["en", "de"], shown="en de", **_FILES)
     option("--out", "where the prepared corpus shall be", metavar="FOLDER", required=True)
-    option("--vocab-size", "pieces of the vocabulary", shown="37000 for WMT14, fewer for less", **_N)
+    usual_sizes = "37000 for wmt14-en-de, 32000 for wmt14-en-fr, fewer for the others"
+    option("--vocab-size", "pieces of the vocabulary", shown=usual_sizes, **_N)
     usual = transformer.Cleaning
     option("--max-words", "most words of a side", usual.max_words, **_N)
     option("--max-pieces", "most pieces of a side", usual.max_pieces, **_N)
@@ -202,8 +203,8 @@ _SETTINGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "log_every": (_positive, "updates between two lines of log.jsonl"),
     "evaluate_every": (_count, "updates between two scores on dev; 0: at the end only"),
     "evaluate_bleu": (_count, "lines of dev to translate for BLEU, too, greedily"),
-    "checkpoint_every": (_count, "updates between two checkpoints; 0: by the clock"),
-    "checkpoint_minutes": (float, "minutes between two checkpoints; 0: by the count"),
+    "checkpoint_every": (_count, "updates between two checkpoints; 0: none by the count"),
+    "checkpoint_minutes": (float, "minutes between two checkpoints; 0: none by the clock; both 0: at the end only"),
     "keep": (_positive, "checkpoints that stay, at least those averaged"),
     "average": (_positive, "checkpoints to average at the end, the last ones"),
 }
@@ -367,7 +368,7 @@ def _search_options(option: _Option) -> None:
 
 def _translate_options(option: _Option) -> None:
     _search_options(option)
-    option("--n-best", "N translations a line, each with its line's number and its score, tabs between", **_N)
+    option("--n-best", "N translations a line, or one, empty; before each its line's number and score, with tabs", **_N)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

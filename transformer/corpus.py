@@ -1,5 +1,5 @@
 # Exported from notebooks/A1_the_embedded_corpus.py, Appendix A1; edit that file, not this one.
-# sha256 of what follows: 3fa4167739721272
+# sha256 of what follows: 51e3ad1c30e0faf0
 """The Embedded Corpus (Appendix A1)."""
 
 import random
@@ -68,7 +68,7 @@ def words(text: str) -> list[str]:
 
 @lru_cache(None)
 def reserved(word: str, noun: str) -> bool:
-    """Tell whether an adjective and a noun, or a verb and its object, meet in the split "compositional" only."""
+    """Tell whether an adjective and a noun, or a verb and its last object, meet in the split "compositional" only."""
     return zlib.crc32(f"{word} {noun} 723".encode()) % 17 == 0
 
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_1_training_data_and_batching.py, Section 5.1; edit that file, not this one.
-# sha256 of what follows: 704fb3efec4b0677
+# sha256 of what follows: f3eab2fa56c0f51a
 """Training Data and Batching (Section 5.1)."""
 
 import dataclasses
@@ -59,9 +59,7 @@ class Tokenizer:
             raise ValueError("the tokenizer's bytes are not a SentencePiece model; is the file whole?") from error
         special = (self._pieces.pad_id(), self._pieces.bos_id(), self._pieces.eos_id(), self._pieces.unk_id())
         if special != (PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID):
-            raise ValueError(
-                f"the tokenizer has special ids {special}; this book's have 0, 1, 2, 3. Train it with ours."
-            )
+            raise ValueError(f"the tokenizer has special ids {special}, this book's have 0, 1, 2, 3; train one here.")
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int) -> "Tokenizer":

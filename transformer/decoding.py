@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 645cfe7f9393a15a
+# sha256 of what follows: 04afa5fefdbb3624
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -54,6 +54,8 @@ def _write(
     tokens = src.new_full((len(limits), 1), model.config.bos_id)
     for step in range(1, int(limits.max()) + 1):
         logits = model.output_projection(model.decode(tokens, cache=cache))[:, -1]  # (rows, V)
+        if not logits.amax(dim=-1).isfinite().all():
+            raise ValueError("the model's logits are not finite numbers; did its training diverge? Load other weights.")
         chosen = choose(logits, sentence, step).cpu()  # (rows,)
         ended = chosen == model.config.eos_id
         for i, token, end in zip(sentence.tolist(), chosen.tolist(), ended.tolist(), strict=True):
@@ -85,7 +87,8 @@ def greedy_decode(model: Transformer, src: Tensor, max_new_tokens: int | None = 
         The ids of each sentence, without begin and end.
 
     Raises:
-        ValueError: The model is in training mode, or max_new_tokens is less than 1 or more than the learned positions.
+        ValueError: The model is in training mode, its logits are not finite, or max_new_tokens is less than 1 or more
+            than the learned positions.
 
     Source: §6.1 for the maximum length; the paper itself uses beam search.
     """
@@ -280,7 +283,7 @@ def sample(
         The ids of each sentence, without begin and end.
 
     Raises:
-        ValueError: The model is in training mode, or an option is out of its range.
+        ValueError: The model is in training mode, its logits are not finite, or an option is out of its range.
 
     Source: not in the paper.
     """

@@ -1,5 +1,5 @@
 # Exported from notebooks/A2_corpora_and_downloads.py, Appendix A2; edit that file, not this one.
-# sha256 of what follows: 94e00c5726fa06be
+# sha256 of what follows: 0c8feebd19f24349
 """Corpora and Downloads (Appendix A2)."""
 
 import contextlib
@@ -130,7 +130,8 @@ class _NoFtp(urllib.request.FTPHandler):
     """A server may redirect us to another server, but not to ftp, which knows no tags; urllib refuses file: itself."""
 
     def ftp_open(self, req: urllib.request.Request) -> Any:
-        raise OSError(f"it redirects to {req.full_url}, which is not http or https")
+        reason = f"and leads to {req.full_url}, which is not http or https"
+        raise urllib.error.HTTPError(req.full_url, 302, reason, http.client.HTTPMessage(), io.BytesIO())
 
 
 def _ask(url: str, start: int, tag: str) -> http.client.HTTPResponse:
@@ -148,6 +149,8 @@ def _ask(url: str, start: int, tag: str) -> http.client.HTTPResponse:
         if error.code >= 500 or error.code in (408, 416, 429):  # 416: what is here is longer than the file
             raise _Dropped(answer, begin_again=error.code == 416) from error
         raise OSError(f"cannot download {url}: {answer}.") from error
+    except http.client.InvalidURL as error:
+        raise ValueError(f"cannot download {url!r}: {error}.") from error
     except (OSError, http.client.HTTPException) as error:
         raise _Dropped(str(getattr(error, "reason", error)) or type(error).__name__) from error
 
@@ -237,7 +240,8 @@ def download(
 
     Raises:
         OSError: No network, the server refuses, or the disk is full; what has come so far is kept.
-        ValueError: The address is of another kind, or the file is not the one expected; that one is thrown away.
+        ValueError: The address is of another kind, or the file is not the one expected; a download whose checksum is
+            wrong is thrown away.
     """
     path = Path(path)
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
@@ -309,7 +313,7 @@ def unpack(archive: str | Path, members: Mapping[str, str], folder: str | Path) 
 
     Raises:
         ValueError: The archive is damaged or cut short, a member is missing or no plain file, or a name leads out of
-            the folder; nothing is written.
+            the folder; no file is written.
         OSError: The archive cannot be read, or the disk is full.
     """
     archive, folder, missing = Path(archive), Path(folder), dict(members)

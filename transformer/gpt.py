@@ -1,5 +1,5 @@
 # Exported from notebooks/10_from_transformer_to_gpt.py, Section 10; edit that file, not this one.
-# sha256 of what follows: ef903743a607fb6d
+# sha256 of what follows: fb497ea4636d9106
 """From Transformer to GPT (Section 10)."""
 
 import dataclasses
@@ -255,7 +255,8 @@ def convert_gpt2_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     converted: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name == "lm_head.weight":
-            if not torch.equal(tensor, weights.get("transformer.wte.weight", tensor[:0])):
+            table = weights.get("transformer.wte.weight", weights.get("wte.weight", tensor[:0]))
+            if not torch.equal(tensor, table):
                 raise ValueError("lm_head.weight differs from wte.weight; a GPT has one matrix for both.")
             continue
         if name.endswith((".attn.bias", ".attn.masked_bias")):

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_1_encoder_and_decoder_stacks.py, Section 3.1; edit that file, not this one.
-# sha256 of what follows: 6db990d85a424eaa
+# sha256 of what follows: 918931cdb57f9718
 """Encoder and Decoder Stacks (Section 3.1)."""
 
 from collections.abc import Callable, Iterable
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
             Shape (B, m, d_model).
 
         Raises:
-            ValueError: The number of caches is not the number of layers.
+            ValueError: Neither memory nor caches are given, or the number of caches is not that of the layers.
         """
         each = [None] * len(self.layers) if caches is None else list(caches)
         if len(each) != len(self.layers):

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: ae64854116645409
+# sha256 of what follows: bdd31ea74e896952
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -254,7 +254,7 @@ class Transformer(nn.Module):
 
         Raises:
             TypeError: ids are neither int64 nor int32.
-            ValueError: A shape is wrong, a batch is empty, or an id is out of range.
+            ValueError: A shape is wrong, a batch is empty, or an id is out of range (checked on the CPU only).
         """
         if src.dim() == 2 and tgt_in.dim() == 2 and src.size(0) != tgt_in.size(0):
             raise ValueError(f"src has {src.size(0)} sentences and tgt_in {tgt_in.size(0)}; give pairs.")
@@ -413,10 +413,10 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def choose_device(device: str = "auto") -> torch.device:
-    """The device to compute on: CUDA if there is one, else MPS, else the CPU. Logs one line that says which.
+    """The device to compute on. "auto" takes CUDA if it is there, else MPS, else the CPU, and logs which.
 
     Args:
-        device: "auto", or a name that torch knows, such as "cpu" or "cuda:1".
+        device: "auto", "cpu", "mps", "cuda", or one of several, such as "cuda:1".
 
     Returns:
         The device.
@@ -438,6 +438,6 @@ def choose_device(device: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise ValueError(f'device {device!r} is unknown; use "auto", "cpu", "cuda" or "mps".') from error
     count = torch.cuda.device_count() if wanted.type == "cuda" else 1
-    if not available.get(wanted.type, True) or (wanted.index or 0) >= count:
+    if not available.get(wanted.type, False) or (wanted.index or 0) >= count:
         raise ValueError(f'device {device!r} is not available on this machine; use "auto" or "cpu".')
     return wanted

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_2_2_multi_head_attention.py, Section 3.2.2; edit that file, not this one.
-# sha256 of what follows: 35b3bb2f5eb011aa
+# sha256 of what follows: 52487f21c42e7748
 """Multi-Head Attention (Section 3.2.2)."""
 
 from collections.abc import Callable
@@ -114,11 +114,11 @@ class MultiHeadAttention(nn.Module):
         """
         self._check("query", query)
         queries = self._split(self.w_q(query))  # (B, h, m, d_k)
+        check_attention_inputs(queries, keys, values, mask)
         m, n = queries.size(-2), keys.size(-2)
         if is_causal and (m != n or mask is not None or self.on_weights is not None):
             causal = torch.ones(m, n, dtype=torch.bool, device=query.device).tril(diagonal=n - m)
             mask, is_causal = causal if mask is None else mask & causal, False
-        check_attention_inputs(queries, keys, values, mask)
         if self.on_weights is not None:
             heads, weights = scaled_dot_product_attention(queries, keys, values, mask, self.attention_dropout)
             self.on_weights(weights)
@@ -174,7 +174,8 @@ class KeyValueCache:
         self.keys[:, :, start:end] = keys
         self.values[:, :, start:end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        # Under autocast the room is wider than what is written.
+        return self.keys[:, :, :end].to(keys.dtype), self.values[:, :, :end].to(values.dtype)
 
     def select(self, index: Tensor) -> None:
         """Keep these rows of the batch, in this order; a row may be repeated.

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_3_english_constituency_parsing.py, Section 6.3; edit that file, not this one.
-# sha256 of what follows: 137cb9649e3510cf
+# sha256 of what follows: 164d12e2959e5a26
 """English Constituency Parsing (Section 6.3)."""
 
 import re
@@ -177,7 +177,7 @@ def linearize(tree: Tree) -> list[str]:
         tree: A tree.
 
     Returns:
-        The tokens. With the words, `parse_linearized` makes the same tree of them.
+        The tokens. With the words, `parse_linearized` makes the same tree of them, unless it is a single word.
 
     Source: §6.3, after Vinyals, Kaiser et al. (2015).
     """
@@ -227,18 +227,18 @@ def parse_linearized(tokens: Sequence[str], words: Sequence[str]) -> Parsed:
         raise ValueError("a tree needs at least one word; leave empty sentences out.")
     opened: list[tuple[str, list[Tree]]] = [("TOP", [])]
     used, repaired = 0, False
-    for token in [*tokens, *[")"] * len(tokens)]:
+    for i, token in enumerate([*tokens, *[")"] * len(tokens)]):
         if token[:1] == "(":
             opened.append((token[1:], []))
         elif token[:1] == ")" and len(opened) > 1:
             label, children = opened.pop()
             opened[-1][1].extend([Tree(label, tuple(children))] if children else [])
-            repaired |= label != token[1:] or not children
+            repaired |= i >= len(tokens) or label != token[1:] or not children
         elif token[:1] != ")" and used < len(words):
             opened[-1][1].append(Tree(token, word=words[used]))
             used += 1
         else:
-            repaired |= token != ")"
+            repaired |= i < len(tokens)
     roots = opened[0][1]
     flat = not any(root.children for root in roots)
     missing = [Tree("XX", word=word) for word in words[used:]]
@@ -253,7 +253,7 @@ PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # the tags that EVALB's fi
 def brackets(tree: Tree, counts: Sequence[bool] | None = None) -> Counter[tuple[str, int, int]]:
     """The phrases of a tree as EVALB counts them: label, first word, and word behind the last.
 
-    The outermost bracket is no phrase if it is called TOP, ROOT or S1. PRT counts as ADVP.
+    A bracket without a label, or called TOP, ROOT or S1, is no phrase. PRT counts as ADVP.
 
     Args:
         tree: A tree.

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_5_positional_encoding.py, Section 3.5; edit that file, not this one.
-# sha256 of what follows: 2ef4a4af53f27b8a
+# sha256 of what follows: 24b7d113d3cdae17
 """Positional Encoding (Section 3.5)."""
 
 import torch
@@ -74,7 +74,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         _check_embeddings(x, self.d_model, start)
         end = start + x.size(1)
         if end > self.table.size(0):  # double, so that decoding token by token seldom comes here
-            self.table = sinusoids(max(end, 2 * self.table.size(0)), self.d_model).to(self.table)
+            self.table = sinusoids(max(end, 2 * self.table.size(0)), self.d_model).float().to(self.table)
         return x + self.table[start:end].to(x.dtype)
 
 

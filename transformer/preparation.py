@@ -1,5 +1,5 @@
 # Exported from notebooks/A2a_from_text_to_arrays.py, Appendix A2a; edit that file, not this one.
-# sha256 of what follows: b34b6dc263167f91
+# sha256 of what follows: e95b84ef513a437d
 """From Text to Arrays (Appendix A2a)."""
 
 import contextlib
@@ -89,7 +89,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is not UTF-8, or a compressed file is damaged or cut short.
+        ValueError: A line is not UTF-8 or longer than 16 MiB, or a compressed file is damaged or cut short.
     """
     path, number = Path(path), 0
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: beb35e7bedbec4dc
+# sha256 of what follows: 3cd3ff78f9905635
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -187,7 +187,8 @@ def train_run(
     Args:
         run: The run's folder, which will hold everything that made it.
         data: What `prepare` wrote; None, for a run to resume, is where it was.
-        config: As in `make_configuration`; None is "base", or that of the run to resume.
+        config: As in `make_configuration`; None is "base", or that of the run to resume. One that is given with a run
+            to resume must be the run's; what may change, such as steps, is taken from `changes`.
         resume: Go on with the run in the folder, if there is one.
         device: "auto", or a name that torch knows.
         command: How this was called, for the record.
@@ -198,7 +199,7 @@ def train_run(
         it "ended" with which "peak_memory_bytes" of its last process. It is written into run.json, too.
 
     Raises:
-        FileExistsError: The folder holds a run, and resume is False; or it holds something else.
+        FileExistsError: The folder holds a run or something else, and resume is False.
         BlockingIOError: Another process trains in this folder.
         FileNotFoundError: The data or the configuration is missing.
         ValueError: The configuration or the data is refused, or not that of the run to resume.
@@ -266,9 +267,10 @@ def average_run(run: str | Path, last: int | None = None, out: str | Path | None
     Source: §6.1.
     """
     run = Path(run)
+    there = len(list_checkpoints(run))
     if last is None:
         last = make_configuration(run / RUN_FILE if (run / RUN_FILE).is_file() else "base")["average"]
-    elif not 0 < last <= (there := len(list_checkpoints(run))) and there:
+    elif last < 1 or 0 < there < last:
         raise ValueError(f"{run} has {there} checkpoints; {last} cannot be averaged.")
     translator, names = _average(run, last)
     translator.save(out or run, averaged=names)
@@ -295,12 +297,13 @@ def _begin(
         about = _read_run(run)
         old = about["configuration"]
         about["configuration"] = make_configuration(old, **changes)
-        others = [make_configuration(config, **changes)] if config else []
-        for new in (about["configuration"], *others):
-            for name in old:
-                if name not in _FREE and old[name] != new[name]:
-                    reason = f"has {name}={old[name]}, not {new[name]}; resume it with that, or begin another"
-                    raise ValueError(f"the run in {run} {reason}.")
+        new = make_configuration(config or old, **changes)
+        for name, value in about["configuration"].items():
+            if new[name] != value or (name not in _FREE and old[name] != value):
+                remedy = "give it as an option of its own" if name in _FREE else "begin another"
+                raise ValueError(
+                    f"the run in {run} has {name}={old[name]}, not {new[name]}; resume it with that, or {remedy}."
+                )
     elif data is None:
         raise FileNotFoundError(f"{run} holds no run to resume; give data to begin one.")
     elif run.exists() and not (run.is_dir() and (resume or not any(run.iterdir()))):

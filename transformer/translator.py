@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1c_machine_translation.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: e200097b89d337c4
+# sha256 of what follows: 5b6089f6e7ed703d
 """Machine Translation (Section 6.1)."""
 
 import hashlib
@@ -22,7 +22,7 @@ from transformer.checkpoints import (
     write_atomically,
 )
 from transformer.data import BOS_ID, EOS_ID, PAD_ID, Tokenizer, pad
-from transformer.decoding import beam_search, greedy_decode
+from transformer.decoding import _check_count, beam_search, greedy_decode
 from transformer.model import Transformer, choose_device
 
 __all__ = ["TOKENIZER_FILE", "Translator", "load_toy_translator"]
@@ -73,9 +73,7 @@ class Translator:
         """
         path = Path(directory) / TOKENIZER_FILE
         if list_checkpoints(directory) and not (Path(directory) / WEIGHTS_FILE).is_file():
-            raise FileNotFoundError(
-                f"{directory} has checkpoints but no model yet; run: transformer average --run {directory}"
-            )
+            raise FileNotFoundError(f"{directory} holds no model yet; run: transformer average --run {directory}")
         if not path.is_file():
             raise FileNotFoundError(f"{directory} has no {TOKENIZER_FILE}; give a folder that holds a trained model.")
         if path.stat().st_size > 2**26:
@@ -142,8 +140,9 @@ class Translator:
 
         Raises:
             TypeError: As in `translate`.
-            ValueError: As in `translate`, for a line when it is its turn.
+            ValueError: As in `translate`, for a line when it is its turn; or chunk is out of its range.
         """
+        _check_count("chunk", chunk)
         return (best[0][0] for best in self._search(lines, chunk, 0, errors, **options))
 
     def n_best(
@@ -165,6 +164,7 @@ class Translator:
             TypeError: As in `translate`.
             ValueError: As in `translate`, or n is out of its range.
         """
+        _check_count("n", n)
         return list(self._search(lines, None, n, errors, **options))
 
     def _search(
@@ -182,6 +182,7 @@ class Translator:
             raise TypeError("translate takes a list of lines; put the one line into a list.")
         if errors not in ("raise", "empty"):
             raise ValueError(f'errors is {errors!r}; choose "raise" or "empty".')
+        _check_count("batch_tokens", batch_tokens)
 
         def decode(src: Tensor) -> list[list[tuple[list[int], float]]]:
             if beam_size == 1 and not n:
@@ -209,9 +210,8 @@ class Translator:
 
     def _encode(self, line: str, number: int, errors: str, batch_tokens: int) -> list[int]:
         """The source ids of a line, or nothing if there is nothing to translate."""
-        limit = batch_tokens
-        if self.model.config.positions == "learned":
-            limit = min(limit, self.model.config.max_len)
+        config = self.model.config
+        limit = min(batch_tokens, config.max_len) if config.positions == "learned" else batch_tokens
         try:
             ids = [*self.tokenizer.encode(line), EOS_ID]
             problem = f"has {len(ids)} tokens, more than {limit}; split it" if len(ids) > limit else ""

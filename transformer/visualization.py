@@ -1,5 +1,5 @@
 # Exported from notebooks/08_attention_visualizations.py; edit that file, not this one.
-# sha256 of what follows: e95b2ea23f996d57
+# sha256 of what follows: 5977fa99226b1d0e
 """Attention Visualizations."""
 
 import contextlib
@@ -160,9 +160,11 @@ def look_at(translator: Translator, source: str, target: str | None = None) -> S
         The attention, with the tokens.
 
     Raises:
-        ValueError: The source is empty; or it or the target is longer than 500 tokens.
+        ValueError: The source is empty; it or the target is longer than 500 tokens; or the model is in training mode.
     """
     model, tokenizer = translator.model, translator.tokenizer
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout changes the weights; call model.eval() first.")
     device = next(model.parameters()).device
     source_ids = tokenizer.encode(source)
     if not source_ids:
@@ -278,12 +280,10 @@ def _menu(name: str, labels: Sequence[str], first: int = 0) -> Any:
     return menu if len(labels) > 1 else alt.Undefined
 
 
-def _token_axis(parameter: str, **more: Any) -> Any:
+def _token_axis(tokens: str, **more: Any) -> Any:
     import altair as alt
 
-    return alt.Axis(
-        labelExpr=f"{parameter}[sentence][datum.value]", labelOverlap=False, ticks=False, domain=False, **more
-    )
+    return alt.Axis(labelExpr=f"{tokens}[sentence][datum.value]", labelOverlap=False, ticks=False, domain=False, **more)
 
 
 def word_of_piece(pieces: Sequence[str], text_words: Sequence[str]) -> list[int | None]:
@@ -485,7 +485,7 @@ _COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00"]  # told apart without co
 def without_heads(model: Transformer, heads: Iterable[tuple[str, int, int]]) -> Iterator[None]:
     """Switch heads off inside the `with` block: they add nothing to the output of their attention.
 
-    A head's columns of W^O are set to zero, and afterwards put back to the last bit. Neither train nor save inside.
+    A head's rows of W^O (columns of `w_o.weight`) are zero there, then put back. Neither train nor save inside.
 
     Args:
         model: Any Transformer.
