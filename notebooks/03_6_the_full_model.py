@@ -551,11 +551,8 @@ def choose_device(device: str = "auto") -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         chosen = next(name for name, here in available.items() if here)
-        logging.getLogger("transformer").info(
-            "device %s, chosen from what this machine has: %s",
-            chosen,
-            ", ".join(name for name, here in available.items() if here),
-        )
+        found = ", ".join(name for name, here in available.items() if here)
+        logging.getLogger("transformer").info("device %s, chosen from what this machine has: %s", chosen, found)
         return torch.device(chosen)
     try:
         wanted = torch.device(device)

@@ -89,7 +89,7 @@ class Tokenizer:
             raise ValueError("the tokenizer's bytes are not a SentencePiece model; is the file whole?") from error
         special = (self._pieces.pad_id(), self._pieces.bos_id(), self._pieces.eos_id(), self._pieces.unk_id())
         if special != (PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID):
-            raise ValueError(f"the tokenizer has special ids {special}, this book's have 0, 1, 2, 3; train one here.")
+            raise ValueError(f"the tokenizer has special ids {special}; this book's have 0, 1, 2, 3; train one here.")
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int) -> "Tokenizer":
@@ -422,7 +422,8 @@ class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
         tgt_ends: npt.NDArray[Any],
     ) -> None:
         for ids, ends in ((src_ids, src_ends), (tgt_ids, tgt_ends)):
-            if len(ends) != len(src_ends) or len(ids) != (ends[-1] if len(ends) else 0):
+            whole = len(ends) == len(src_ends) and len(ids) == (ends[-1] if len(ends) else 0)
+            if not whole or (np.diff(ends, prepend=0) < 0).any():
                 raise ValueError("the arrays of ids and of ends do not fit together; prepare the corpus again.")
         self._ids, self._ends = (src_ids, tgt_ids), (src_ends, tgt_ends)
 
@@ -432,6 +433,7 @@ class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
 
         Raises:
             FileNotFoundError: One of them is missing.
+            EOFError: One is empty.
             ValueError: One is no array, or they do not fit together.
         """
         names = [f"{prefix}.{side}.{part}.npy" for side in ("src", "tgt") for part in ("ids", "ends")]
@@ -485,7 +487,7 @@ print(len(encoded), "pairs;", arrays[0].nbytes + arrays[2].nbytes, "bytes of ids
 # length, cuts them into batches of about equally many tokens and shuffles the batches. Pairs of equal lengths are ordered by
 # chance, so a sentence meets others in every epoch. A pair has two lengths. The longer one counts first, since it is what
 # must fit. Among pairs whose longer side is the same, the difference between the two sides rises; among those of the next
-# length it falls, and so on in turn. So neighbours are always alike, and no batch spans a jump.
+# length it falls, and so on in turn. So neighbours are mostly alike; a jump is left only where few pairs share a length.
 
 
 # %%

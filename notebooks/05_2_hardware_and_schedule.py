@@ -118,7 +118,7 @@ class TrainingConfig:
         progress: Show a progress bar on a terminal.
 
     Raises:
-        ValueError: A value is impossible.
+        ValueError: A count, an interval, clip_norm or precision is impossible.
 
     Source: §5.2 to §5.4; §6.1 for the checkpoints.
     """
@@ -467,7 +467,7 @@ def _line(record: Record) -> bytes:
 
 # %% [markdown]
 # Ctrl-C, or the signal that a batch system sends before it takes the machine away, must not cost the work since the last
-# checkpoint. The loop finishes its update, saves and stops. A second signal stops at once.
+# checkpoint. The loop finishes its update, saves and stops. The same signal a second time stops at once.
 
 
 # %%
@@ -623,7 +623,7 @@ def _summary(record: Record) -> str:
 def _from_update(batches: Iterable[Batch], done: int, steps: int) -> Iterator[Batch]:
     """The batches of the updates done + 1 to steps."""
     if hasattr(batches, "from_update"):
-        return itertools.islice(batches.from_update(done), steps - done)
+        return itertools.islice(batches.from_update(done), max(0, steps - done))
     return itertools.islice(batches, done, steps)
 
 
@@ -705,8 +705,8 @@ for record in records[::4]:
 # %% [markdown]
 # ### Check it
 #
-# With 28 equally likely numbers, a model that ignores the source cannot do better than a perplexity near 28. Ours ends far
-# below, and copies most sequences that it has never seen.
+# With 28 equally likely numbers and an end that it can only guess, a model that ignores the source cannot do better than a
+# perplexity of about 25. Ours ends far below, and copies most sequences that it has never seen.
 
 # %%
 unseen, seen = copy_task(100, seed=2), {tuple(source) for source, _ in batches.pairs}
@@ -739,7 +739,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Both curves pause near the logarithm of 28, while the model knows only which numbers exist, and fall again once it finds
+# Both curves slow down near the logarithm of 28, while the model knows only which numbers exist, and fall again once it finds
 # where to look. The smoothed loss cannot fall below the entropy of its targets
 # ([Section 5.4](05_4_regularization.py)); the plain one has no floor but zero.
 

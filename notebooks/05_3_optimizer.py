@@ -395,13 +395,13 @@ if runs:
 chart
 
 # %% [markdown]
-# Each line is one run. With the warm-up the loss falls to the end. At the same rates without it, the loss drops for a few
+# Each line is one run. With the warm-up the loss goes on falling. At the same rates without it, the loss drops for a few
 # updates and then stays: the model has learned how frequent the tokens are and learns nothing more. On unseen sentences it is
 # no better than a guess by frequency. Nothing overflows and no NaN appears; a curve that has gone flat is all there is to
 # see.
 #
-# The warm-up is not the only way out. A tenth of the rate, without any warm-up, learns too, more slowly on the way: so
-# what a warm-up buys is a higher rate later. And this is one small model, at a peak rate far above that of base. How much of a
+# The warm-up is not the only way out. A tenth of the rate, without any warm-up, learns too: ahead at first, while the
+# warm-up's rate is still small, and behind from then on. So what a warm-up buys is a higher rate later. And this is one small model, at a peak rate far above that of base. How much of a
 # warm-up the paper's own sizes need, these runs do not say.
 
 # %% [markdown]
@@ -462,7 +462,8 @@ print("equal rates and constants from", type(ours).__module__, "and", type(their
 # 4. **Minutes.** What share of the sum of all rates over 100,000 updates falls into the warm-up?
 # 5. **An hour.** Double the batch and halve the number of updates. What must change in the formula for the rate to be the same
 #    function of the tokens seen?
-# 6. **An hour.** Set `norm_order` to `"pre"` in `book/experiments/warmup.py` and run it. Does the difference remain?
+# 6. **An hour.** Copy `book/experiments/warmup.py` to `warmup_pre.py` beside it, set `norm_order` to `"pre"` there and run it; its
+#    record is a file of its own. Does the difference remain?
 
 # %% [markdown]
 # Solution to exercises 1 and 3: after the warm-up the rate is $(512\,s)^{-0.5}$. The second is an equation in $s$.

@@ -178,7 +178,7 @@ chart = (
 chart
 
 # %% [markdown]
-# Move ε. In all three the true token keeps most of the probability. PyTorch's way gives it back its share of ε; the third
+# Move ε. In all three the true token keeps at least half of the probability. PyTorch's way gives it back its share of ε; the third
 # gives the padding class nothing. In the first, ours, padding is a class like any other.
 #
 # The word "padding" means two things here. Padding *positions*, which fill a short sentence up, are no predictions and do
@@ -270,6 +270,8 @@ class LabelSmoothingLoss(nn.Module):
         return self._cross_entropy(logits, tgt_out, 0.0)
 
     def _cross_entropy(self, logits: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
+        # The sum over a batch overflows float16, and rounds in bfloat16.
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         total = F.cross_entropy(
             logits.flatten(0, -2),  # (tokens, V)
             tgt_out.flatten(),  # (tokens,)
@@ -427,8 +429,8 @@ chart
 
 # %% [markdown]
 # All other logits are taken as equal. The dashed curve only falls. The smoothed one turns at the red point, where
-# $p = 1-\epsilon$ and the loss is the target's entropy, and then rises with slope $\epsilon$: every unit of logit beyond
-# it costs $\epsilon$. With a larger vocabulary the point moves to the right.
+# $p = 1-\epsilon$ and the loss is the target's entropy, and then rises, soon with a slope near $\epsilon$: far beyond it,
+# every unit of logit costs $\epsilon$. With a larger vocabulary the point moves to the right.
 #
 # ### Check it: padding changes nothing
 #

@@ -27,14 +27,14 @@ transformer.check_version("0.1")
 # The paper varies its own model and trains each variant once. We do the same with parts that it did not have, smaller, and three times.
 #
 # **What was trained.** One small model, with each part exchanged in turn: two layers, $d_{\text{model}} = 64$, eight heads, $d_{ff} = 256$, on short sentences of the [embedded corpus](A1_the_embedded_corpus.py), with the paper's optimizer and loss. All
-# runs make equally many updates on equal batches. At each seed a row differs from base by what its name says; *all* is pre-norm and the four parts together. No row has a learning rate of its own.
+# runs make equally many updates on equal batches. At each seed a row differs from base by what its name says; *all* is pre-norm and the four parts together. No part has a learning rate of its own: but for the two rows without warm-up, all share base's schedule.
 #
 # **What was measured.** After every few updates the loss on unseen sentences, without smoothing; at the end, perplexity, BLEU and exact match of a beam of four on other unseen sentences. Training stops early, while base is still getting better, so that a row has room to be better and to be worse. So
 # these runs measure how fast a small model learns, and not how good a large one becomes.
 #
 # ## Differences by seed
 #
-# A seed sets weights, batches and dropout for all rows alike. Some seeds are kinder than others, to every row. So rows are compared seed by seed: the three differences, their mean $\bar d$, their deviation $s$, and the interval that covers the true mean in 95 of 100 such experiments if the differences are normal,
+# A seed sets weights, batches and dropout for all rows alike. Some seeds are kinder than others, to most rows. So rows are compared seed by seed: the three differences, their mean $\bar d$, their deviation $s$, and the interval that covers the true mean in 95 of 100 such experiments if the differences are normal,
 #
 # $$\bar d \pm t\, \frac{s}{\sqrt 3}, \qquad t = \frac{0.95\,\sqrt 2}{\sqrt{1 - 0.95^2}} = 4.303$$
 #
@@ -283,7 +283,7 @@ chart
 # ## Unsaid by the paper
 #
 # - **One run a row.** Table 3 has no intervals. [Section 6.2](06_2_model_variations.py) asks how much of it could be chance.
-# - **Whose settings?** All rows here have the learning rate that suits base, or suits none. A part that needs another one is judged unfairly.
+# - **Whose settings?** All parts here are trained at the learning rates that suit base, or suit none. A part that needs another one is judged unfairly.
 # - **What small models cannot say.** What a part is worth in a model a thousand times as large, trained ten thousand times as long. They can say whether a part does what its authors claim, and what it costs.
 #
 # ## What we now know

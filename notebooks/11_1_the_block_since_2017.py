@@ -341,7 +341,7 @@ chart = (
 chart
 
 # %% [markdown]
-# The axes are logarithmic. Top row: pre-norm's variance (dashed) grows with every sub-layer, post-norm's (solid) is 1. Middle row: pre-norm's share of the input falls slowly, like one over the depth; post-norm's falls along a straight line,
+# The vertical axes are logarithmic. Top row: pre-norm's variance (dashed) grows all the way up, but for a few small steps back, post-norm's (solid) is 1. Middle row: pre-norm's share of the input falls slowly, like one over the depth; post-norm's falls along a straight line,
 # that is, by a constant factor, until only chance is left. Bottom row: the gradient at each place of the stream. In the post-norm decoder it fades by orders of magnitude from right to left, by about $\sqrt 2$ a layer. In the other three it does not fade; in the pre-norm encoder it grows towards the input. That the
 # encoder is spared, and why the decoder's factor is this one, is worked out in [Section 3.1](03_1_encoder_and_decoder_stacks.py).
 #

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 11.1a Root Mean Square Normalization
 #
-# Layer normalization subtracts the mean of a vector and divides by its spread. RMSNorm (Zhang and Sennrich [2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the bias, and divides by the root of the mean square. What is lost is one
-# direction of many; what is gained is a simpler function, which T5, Llama and Gemma use.
+# Layer normalization subtracts the mean of a vector and divides by its spread. RMSNorm (Zhang and Sennrich [2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the bias, and divides by the root of the mean square. What it keeps is one
+# direction of many, which LayerNorm deletes; what is gained is a simpler function, which T5, Llama and Gemma use.
 
 # %%
 #| default_exp modern.rms_norm

@@ -255,7 +255,7 @@ with torch.inference_mode():
         assert factor > 3 if network is gated else abs(factor - 2) < 1e-3
 
 # %% [markdown]
-# Solution to exercise 2: $3 \cdot 512 \cdot w = 2 \cdot 512 \cdot 2048 + 2048 + 512$ has a whole solution. The biases pay for exactly two more units than two thirds, rounded down.
+# Solution to exercise 2: $3 \cdot 512 \cdot w = 2 \cdot 512 \cdot 2048 + 2048 + 512$ has a whole solution. The biases, and the part of a unit that was rounded off, pay for exactly two more units than two thirds, rounded down.
 
 # %% tags=["hide-cell"]
 from transformer.exercises import check

@@ -466,7 +466,7 @@ for name, model in trained.items():
 
 # %% [markdown]
 # They are. With the far keys hidden, RoPE names the token before at all positions, seen in training or not. The
-# sinusoids are not helped: the later positions themselves are new to them.
+# sinusoids are helped less, and mostly at positions that training had: the later positions themselves are new to them.
 #
 # ### Before and after, recorded
 #
@@ -503,7 +503,7 @@ chart
 #   et al. [2023](https://arxiv.org/abs/2306.15595)) or raise the base (Rozière et al.
 #   [2023](https://arxiv.org/abs/2308.12950)), each with some more training.
 # - **Precision.** Half precision cannot tell far neighbours apart: bfloat16 rounds 257 to 256. `rotate` computes angles
-#   in double precision, as Section 3.5 does, and turns in single precision or better.
+#   in double precision where the device has it (MPS has not), as Section 3.5 does, and turns in single precision or better.
 #
 # ## What we now know
 #

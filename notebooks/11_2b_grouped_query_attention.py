@@ -32,7 +32,7 @@ transformer.check_version("0.1")
 # > — Section 3.2.2
 #
 # Each of the paper's heads has keys and values of its own. With $n_{kv}$ heads of keys and values, $n_{kv}$ a divisor
-# of $h$, query head $i$ reads head $g(i)$:
+# of $h$, query head $i$ reads head $g(i)$, both counted from 0:
 #
 # $$
 # \mathrm{head}_i = \mathrm{Attention}(QW^Q_i,\; KW^K_{g(i)},\; VW^V_{g(i)}),
@@ -255,9 +255,10 @@ chart
 #
 # ## What it saves: reading
 #
-# Why does a smaller cache make writing faster? The multiply–adds are the same. But to write one token, each number in
-# the cache is read once, and used once by every query head that shares it. With multi-head attention that is one
-# multiply–add for each number read: the arithmetic waits for the memory. With a group of $g$ heads it is $g$.
+# Why does a smaller cache make writing faster? The multiply–adds on the cache are the same; only the new token's
+# projections are smaller. But to write one token, each number in the cache is read once, and used once by every query
+# head that shares it. With multi-head attention that is one multiply–add for each number read: the arithmetic waits for
+# the memory. With a group of $g$ heads it is $g$.
 
 # %%
 n = 500
@@ -386,7 +387,7 @@ chart
 # - With $n_{kv} = h$ it is the paper's attention, bit for bit; otherwise it is that attention with repeated matrices.
 # - The cache holds $2 N n_{kv} d_k$ numbers a position: formula and tensors agree. An eighth of the heads is an
 #   eighth of the cache.
-# - The multiply–adds of a step do not change; each number that is read serves $h / n_{kv}$ of them.
+# - The multiply–adds of scores and weighted sums do not change; each number that is read serves $h / n_{kv}$ of them.
 # - Averaging the heads of a group keeps more of a trained model than choosing one, and a dozen updates mend much of
 #   the rest.
 # - In a short training from the start, giving up three quarters of the heads of keys and values slows learning: all three seeds

@@ -115,7 +115,7 @@ assert math.isclose(state.total.item(), math.exp(2 - 5) * (1 + math.exp(1 - 2)) 
 # %%
 #| export
 def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_causal: bool = False) -> Tensor:
-    """Equation (1) without the table of weights: at most tile · tile scores of each head exist at a time.
+    """Equation (1) without the table of weights: a tile of scores at a time, where no gradient keeps the tiles.
 
     Args:
         query: Shape (…, m, d_k), floating point.

@@ -106,7 +106,7 @@ ADVERBS = (
     *("diese Woche", "letzte Woche", "heute Morgen"),
     *("heute", "gestern", "später", "oft", "manchmal", "morgen", "jetzt", "bald"),
 )
-_PLAIN = re.compile(rf"([^,]+) (\S+) ({'|'.join(ADVERBS)})([ ,.].*)")  # subject, finite verb, adverb, rest
+_PLAIN = re.compile(rf"([^,]+?) (\S+) ({'|'.join(ADVERBS)})([ ,.].*)")  # subject, finite verb, adverb, rest
 
 
 def begins_with_adverb(german: str) -> bool:
@@ -439,7 +439,7 @@ def preference_step(
 # %% [markdown]
 # ## First a reference that knows both orders
 #
-# Step 1 says what to do first: DPO re-weights what the reference can say, so the reference must be able to say both. The usual recipe, too, fine-tunes the model on good outputs before it meets the pairs (Rafailov et al. 2023, Section 3). We do the same, in the plainest way: more updates of maximum likelihood, on sentences of which half stand in one order and half in the other.
+# Step 1 says what to do first: DPO re-weights what the reference can say, so the reference must be able to say both. The usual recipe, too, fine-tunes the model on good outputs before it meets the pairs (Rafailov et al. 2023, Section 3). We do the same, in the plainest way: more updates of maximum likelihood, on sentences with an adverb, half in one order and half in the other, mixed with as many sentences of other kinds.
 
 
 # %%

@@ -286,7 +286,8 @@ for n_gpus, accumulate in ((1, 1), (1, 8), (2, 4), (3, 2), (8, 1), (16, 1)):
     assert 20_000 <= mean <= 30_000 and usual >= 0.95 * len(updates)
 
 # %% [markdown]
-# Few updates are smaller: the longest sentences do not fill a batch, and one batch takes what an epoch leaves over.
+# Two updates are smaller. Among the shortest sentences a token more or less is a large share; and the last batch in the order of
+# length, that of the longest, takes what is left over.
 
 # %% [markdown]
 # ### Check it: as many tokens as the paper
@@ -429,7 +430,7 @@ class Accelerator(NamedTuple):
 #| export
 ACCELERATORS: Mapping[str, Accelerator] = {
     "8×P100": Accelerator(8, 10.6, "float32", 16, 0.28, 0.0),  # the paper's; its utilization follows from §5.2
-    "T4": Accelerator(1, 65, "float16", 15, 0.25, 0.35),
+    "T4": Accelerator(1, 65, "float16", 16, 0.25, 0.35),
     "A100": Accelerator(1, 312, "bfloat16", 40, 0.35, 1.80),
     "H100": Accelerator(1, 989, "bfloat16", 80, 0.30, 3.00),
     "8×H100": Accelerator(8, 989, "bfloat16", 80, 0.15, 3.00),
@@ -525,7 +526,7 @@ chart = (
         shape=alt.Shape("preset:N", title=None),
         tooltip=["preset:N", "where:N", alt.Tooltip("hours:Q", format=".2f")],
     )
-    .properties(title="What took eight GPUs half a day is an afternoon on one", width=420, height=180)
+    .properties(title="What took eight P100s half a day, one A100 or H100 does in an hour or two", width=420, height=180)
 )
 chart
 
@@ -738,7 +739,7 @@ assert abs(math.log(mean / alone)) < 0.5
 #
 # * The recipe has sixteen ingredients; `base` has all of them, `colab` all but the number of updates. A cell checks it.
 # * An update sees about 25,000 target tokens on any number of GPUs.
-# * Estimated, one recent GPU needs hours for what took eight GPUs half a day. Nobody here has measured it.
+# * Estimated, one A100 or H100 needs one to three hours for what took eight GPUs half a day. Nobody here has measured it.
 # * The path from text to score is one function. It ran on this page, at toy size.
 
 # %%

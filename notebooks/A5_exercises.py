@@ -951,8 +951,8 @@ def _gated_width() -> Any:
     Which inner width comes nearest to the old number of parameters?
 
     Answer: a whole number.
-    Right: Equal to the last parameter: the biases pay for two units.
-    two thirds: That is two thirds of 2048, rounded down; the biases that it lacks pay for two more units.
+    Right: Equal to the last parameter: the biases and what is rounded off pay for two units.
+    two thirds: That is two thirds of 2048, rounded down; the biases that it lacks and the rest pay for two more.
     same: At equal width the third matrix makes it half as large again.
     half: Three matrices in place of two ask for two thirds of the width, not for a half.
     """

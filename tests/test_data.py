@@ -378,6 +378,10 @@ def test_pairs_that_do_not_fit_together_are_refused(tmp_path):
     (tmp_path / "a.tgt.ids.npy").unlink()
     with pytest.raises(FileNotFoundError):
         EncodedPairs.load(tmp_path / "a")
+    store(tmp_path / "b", [([5, 6], [7]), ([8], [9])])
+    np.save(tmp_path / "b.src.ends.npy", np.array([4, 3]))  # the second sentence would end before the first
+    with pytest.raises(ValueError, match="do not fit together; prepare"):
+        EncodedPairs.load(tmp_path / "b")
     for wrong in ([7, 9, 9], [7]):
         np.save(tmp_path / "a.tgt.ids.npy", np.array(wrong, dtype=np.uint16))
         with pytest.raises(ValueError, match="do not fit together; prepare"):

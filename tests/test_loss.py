@@ -116,6 +116,16 @@ def test_a_mean_per_real_token_whatever_the_batch():
     torch.testing.assert_close(rows, total)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_half_precision_sums_in_single(dtype, reduction):
+    logits, targets = torch.randn(12_000, 50, generator=torch.Generator().manual_seed(0)), torch.ones(12_000).long()
+    criterion = LabelSmoothingLoss(0.1, reduction=reduction)
+    half = logits.to(dtype)
+    for measure in (criterion, criterion.nll):
+        assert measure(half, targets).equal(measure(half.float(), targets))
+
+
 def test_large_logits_stay_finite():
     logits = torch.tensor([[[1e4, -1e4, 0.0]]], requires_grad=True)
     loss = LabelSmoothingLoss(0.1)(logits, torch.tensor([[1]]))

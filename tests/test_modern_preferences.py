@@ -223,6 +223,8 @@ def test_adverbs_are_those_of_the_corpus() -> None:
 def test_the_rule_on_every_kind_of_sentence() -> None:
     assert front_adverb("Er las heute Morgen das Buch.") == "Heute Morgen las er das Buch."
     assert front_adverb("Die Frau schwamm gestern.") == "Gestern schwamm die Frau."
+    two = "Die Männer trugen gestern ein Buch und eine Maus fraß gestern Käse."
+    assert front_adverb(two) == "Gestern trugen die Männer ein Buch und eine Maus fraß gestern Käse."
     assert front_adverb("Sie hat heute nicht getanzt, weil er kam.") == "Heute hat sie nicht getanzt, weil er kam."
     for plain in (
         "Heute tanzte sie.",

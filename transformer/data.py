@@ -1,5 +1,5 @@
 # Exported from notebooks/05_1_training_data_and_batching.py, Section 5.1; edit that file, not this one.
-# sha256 of what follows: f3eab2fa56c0f51a
+# sha256 of what follows: 12b9eca00cab18e5
 """Training Data and Batching (Section 5.1)."""
 
 import dataclasses
@@ -59,7 +59,7 @@ class Tokenizer:
             raise ValueError("the tokenizer's bytes are not a SentencePiece model; is the file whole?") from error
         special = (self._pieces.pad_id(), self._pieces.bos_id(), self._pieces.eos_id(), self._pieces.unk_id())
         if special != (PAD_ID, BOS_ID, EOS_ID, UNKNOWN_ID):
-            raise ValueError(f"the tokenizer has special ids {special}, this book's have 0, 1, 2, 3; train one here.")
+            raise ValueError(f"the tokenizer has special ids {special}; this book's have 0, 1, 2, 3; train one here.")
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int) -> "Tokenizer":
@@ -279,7 +279,8 @@ class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
         tgt_ends: npt.NDArray[Any],
     ) -> None:
         for ids, ends in ((src_ids, src_ends), (tgt_ids, tgt_ends)):
-            if len(ends) != len(src_ends) or len(ids) != (ends[-1] if len(ends) else 0):
+            whole = len(ends) == len(src_ends) and len(ids) == (ends[-1] if len(ends) else 0)
+            if not whole or (np.diff(ends, prepend=0) < 0).any():
                 raise ValueError("the arrays of ids and of ends do not fit together; prepare the corpus again.")
         self._ids, self._ends = (src_ids, tgt_ids), (src_ends, tgt_ends)
 
@@ -289,6 +290,7 @@ class EncodedPairs(Sequence[tuple[Sequence[int], Sequence[int]]]):
 
         Raises:
             FileNotFoundError: One of them is missing.
+            EOFError: One is empty.
             ValueError: One is no array, or they do not fit together.
         """
         names = [f"{prefix}.{side}.{part}.npy" for side in ("src", "tgt") for part in ("ids", "ends")]

@@ -1,5 +1,5 @@
 # Exported from notebooks/05_4_regularization.py, Section 5.4; edit that file, not this one.
-# sha256 of what follows: e2845c4af20ec8c1
+# sha256 of what follows: b40540890ac04cc3
 """Regularization (Section 5.4)."""
 
 import torch
@@ -77,6 +77,8 @@ class LabelSmoothingLoss(nn.Module):
         return self._cross_entropy(logits, tgt_out, 0.0)
 
     def _cross_entropy(self, logits: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
+        # The sum over a batch overflows float16, and rounds in bfloat16.
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         total = F.cross_entropy(
             logits.flatten(0, -2),  # (tokens, V)
             tgt_out.flatten(),  # (tokens,)

@@ -1,5 +1,5 @@
 # Exported from notebooks/03_6_the_full_model.py, Section 3.6; edit that file, not this one.
-# sha256 of what follows: bdd31ea74e896952
+# sha256 of what follows: 6afa0346548c51d5
 """The Full Model (Section 3.6)."""
 
 import dataclasses
@@ -427,11 +427,8 @@ def choose_device(device: str = "auto") -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         chosen = next(name for name, here in available.items() if here)
-        logging.getLogger("transformer").info(
-            "device %s, chosen from what this machine has: %s",
-            chosen,
-            ", ".join(name for name, here in available.items() if here),
-        )
+        found = ", ".join(name for name, here in available.items() if here)
+        logging.getLogger("transformer").info("device %s, chosen from what this machine has: %s", chosen, found)
         return torch.device(chosen)
     try:
         wanted = torch.device(device)

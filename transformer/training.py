@@ -1,5 +1,5 @@
 # Exported from notebooks/05_2_hardware_and_schedule.py, Section 5.2; edit that file, not this one.
-# sha256 of what follows: 6ee8378c0191e0ab
+# sha256 of what follows: 3bb282264658e2ce
 """Hardware and Schedule (Section 5.2)."""
 
 import contextlib
@@ -65,7 +65,7 @@ class TrainingConfig:
         progress: Show a progress bar on a terminal.
 
     Raises:
-        ValueError: A value is impossible.
+        ValueError: A count, an interval, clip_norm or precision is impossible.
 
     Source: §5.2 to §5.4; §6.1 for the checkpoints.
     """
@@ -490,7 +490,7 @@ def _summary(record: Record) -> str:
 def _from_update(batches: Iterable[Batch], done: int, steps: int) -> Iterator[Batch]:
     """The batches of the updates done + 1 to steps."""
     if hasattr(batches, "from_update"):
-        return itertools.islice(batches.from_update(done), steps - done)
+        return itertools.islice(batches.from_update(done), max(0, steps - done))
     return itertools.islice(batches, done, steps)
 
 

@@ -1,5 +1,5 @@
 # Exported from notebooks/13_training_on_wmt14.py, Section 13; edit that file, not this one.
-# sha256 of what follows: 0f367318289a06ff
+# sha256 of what follows: a1016af2a500171a
 """Training on WMT 2014 (Section 13)."""
 
 import dataclasses
@@ -191,7 +191,7 @@ class Accelerator(NamedTuple):
 
 ACCELERATORS: Mapping[str, Accelerator] = {
     "8×P100": Accelerator(8, 10.6, "float32", 16, 0.28, 0.0),  # the paper's; its utilization follows from §5.2
-    "T4": Accelerator(1, 65, "float16", 15, 0.25, 0.35),
+    "T4": Accelerator(1, 65, "float16", 16, 0.25, 0.35),
     "A100": Accelerator(1, 312, "bfloat16", 40, 0.35, 1.80),
     "H100": Accelerator(1, 989, "bfloat16", 80, 0.30, 3.00),
     "8×H100": Accelerator(8, 989, "bfloat16", 80, 0.15, 3.00),

@@ -73,7 +73,9 @@ def run(label_smoothing: float, seed: int, steps: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = Transformer(TransformerConfig.tiny(len(tokenizer)))
-    config = TrainingConfig(steps, WARMUP, label_smoothing, seed, log_every=steps, device="cpu", progress=False)
+    config = TrainingConfig(
+        steps, WARMUP, label_smoothing, seed=seed, log_every=steps, device="cpu", progress=False
+    )
     records = train(model, TokenBatches(pairs, MAX_TOKENS, seed), config)
     return {"training_perplexity": round(records[-1].perplexity, 4), **measure(model, tokenizer, unseen)}
 

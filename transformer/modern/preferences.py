@@ -1,5 +1,5 @@
 # Exported from notebooks/11_3_preferences.py, Section 11.3; edit that file, not this one.
-# sha256 of what follows: b6f688ab0d5faaba
+# sha256 of what follows: 8b57a1dc912bd4a8
 """Preferences (Section 11.3)."""
 
 import re
@@ -64,7 +64,7 @@ ADVERBS = (
     *("diese Woche", "letzte Woche", "heute Morgen"),
     *("heute", "gestern", "später", "oft", "manchmal", "morgen", "jetzt", "bald"),
 )
-_PLAIN = re.compile(rf"([^,]+) (\S+) ({'|'.join(ADVERBS)})([ ,.].*)")  # subject, finite verb, adverb, rest
+_PLAIN = re.compile(rf"([^,]+?) (\S+) ({'|'.join(ADVERBS)})([ ,.].*)")  # subject, finite verb, adverb, rest
 
 
 def begins_with_adverb(german: str) -> bool:

@@ -1,5 +1,5 @@
 # Exported from notebooks/11_2c_attention_in_tiles.py, Section 11.2c; edit that file, not this one.
-# sha256 of what follows: a6ab67f1dd71bb52
+# sha256 of what follows: 2e55c9f640fa592a
 """Attention in Tiles (Section 11.2c)."""
 
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class RunningSoftmax(NamedTuple):
 
 
 def tiled_attention(query: Tensor, key: Tensor, value: Tensor, tile: int, is_causal: bool = False) -> Tensor:
-    """Equation (1) without the table of weights: at most tile · tile scores of each head exist at a time.
+    """Equation (1) without the table of weights: a tile of scores at a time, where no gradient keeps the tiles.
 
     Args:
         query: Shape (…, m, d_k), floating point.
