@@ -146,7 +146,7 @@ def list_exercises() -> list[Exercise]:
 # ## How a check is written
 #
 # A check is one function with a docstring. The body has the numbers: it returns the right answer, and what typical mistakes lead to, each under a
-# key. Nothing is looked up; both are computed, with the functions of the chapters. The docstring has the words: the question, the form of the answer, what to say
+# key. Numbers are computed, with the functions of the chapters; words and a few small numbers are written down. The docstring has the words: the question, the form of the answer, what to say
 # if it is right, and under each key the hint that the mistake deserves.
 #
 # If the body takes the answer itself, it reads it, and returns it in front of the other two. It may also raise a hint.
@@ -438,7 +438,7 @@ def _entropy(answer: Any) -> None:
     entropy = torch.stack([torch.special.entr((scores / by).softmax(-1)).sum(-1).mean() for by in (1, 16, 256)])
     wrong = {"exchanged": entropy[:2].flip(0), "bits": entropy[:2] / math.log(2), "d_k": entropy[::2]}
     _compare(given, entropy[:2], wrong, tolerance=0.05)
-    if larger != "with":
+    if str(larger).strip().lower() != "with":
         raise _Hint("jacobian")
 
 # %%
@@ -1067,7 +1067,7 @@ def _dpo_gradient() -> Any:
 
 # %%
 #| export
-@_exercise("11-dpo-lead", "Minutes", tolerance=0.02)
+@_exercise("11-dpo-lead", "Minutes", tolerance=0.05)
 def _dpo_lead() -> Any:
     """The reference finds the rejected output e^16 times as probable as the chosen, the policy finds both equal. β = 1.
 
@@ -1194,9 +1194,9 @@ print(len(list_exercises()), "checks refuse ten kinds of rubbish without an erro
 # %% [markdown]
 # ## What we now know
 #
-# - Every check computes the right answer, and says so to it.
+# - Every check that does not read the answer itself takes its own right answer for right.
 # - What typical mistakes lead to gets a hint that names the mistake; no two of one exercise are confused.
-# - No answer makes a check fail with an error.
+# - Ten kinds of rubbish get a verdict from every check, and no error.
 #
 # ## Exercises
 #

@@ -70,8 +70,6 @@ from transformer.multi_head import MultiHeadAttention
 #| export
 def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
-    if x.requires_grad and torch.is_grad_enabled():  # which would be lost, and nobody would say so
-        raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -97,6 +95,8 @@ class _Linear:
         self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():  # oneDNN would lose it, and nobody would say so
+            raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
         return self.multiply(x, self.weight, self.bias)  # (…, inputs) → (…, outputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Linear":
@@ -242,8 +242,9 @@ class _Step:
 class FastTransformer(Transformer):
     """A trained model that decodes faster on a CPU. What it computes is the same up to rounding.
 
-    It has the parts of the model, and a second copy of the decoder's matrices, made now: a later change of the model's
-    weights does not reach it. `encode` is the model's. Gradients are refused.
+    It shares all parts with the model, and has a second copy of the decoder's matrices, made now: when weights change,
+    also by `load_state_dict`, make it anew. `encode`, and `decode` without a cache, are the model's; all else refuses
+    gradients.
 
     Args:
         model: On the CPU and in evaluation mode.
@@ -410,8 +411,8 @@ chart
 
 # %% [markdown]
 # Move the step. The first slot, the begin token, is everybody's past. After step 8 all four hypotheses begin with *Die Kuh*
-# and mark the same slots for it; the plain cache would hold four copies. The last four slots are always a diagonal: each
-# hypothesis has its own new token.
+# and mark the same slots for it; the plain cache would hold four copies. From step 2 on, the last four slots are a
+# diagonal: each hypothesis has its own new token.
 
 # %% [markdown]
 # ## Dropout draws quicker
@@ -472,7 +473,7 @@ def use_fast_dropout(model: nn.Module) -> None:
 # ### Check it: the rate, the scale, and every place alike
 #
 # A million ones. The mean stays 1, the share that is dropped is $P_{drop}$, and the four numbers that share a draw are dropped
-# equally often and independently: two neighbours are both dropped with probability $P_{drop}^2$. Five standard deviations are
+# equally often and independently: any two are both dropped with probability $P_{drop}^2$. Five standard deviations are
 # allowed.
 
 # %%
@@ -480,11 +481,11 @@ torch.manual_seed(0)
 n, p = 2**20, 0.1
 out = FastDropout(p)(torch.ones(n))
 gone = (out == 0).view(-1, 4).float()
-by_place, both = gone.mean(dim=0), (gone[:, 0] * gone[:, 1]).mean()
-print("dropped, by place in a draw:", [round(share, 4) for share in by_place.tolist()], " two neighbours:", f"{both:.4f}")
+by_place, both = gone.mean(dim=0), (gone.T @ gone / len(gone))[torch.ones(4, 4).triu(1).bool()]  # all six pairs
+print("dropped, by place in a draw:", [round(share, 4) for share in by_place.tolist()], " pairs:", [round(share, 4) for share in both.tolist()])
 print(f"mean {out.mean():.4f}")
 assert abs(out.mean() - 1) < 5 * (p / (1 - p) / n) ** 0.5
-assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and abs(both - p * p) < 5 * (p * p / (n / 4)) ** 0.5
+assert all(abs(by_place - p) < 5 * (p * (1 - p) / (n / 4)) ** 0.5) and all(abs(both - p * p) < 5 * (p * p / (n / 4)) ** 0.5)
 
 # %% [markdown]
 # ## Products, forwards and backwards

@@ -111,6 +111,9 @@ def test_pairs_are_a_set_and_queries_are_independent() -> None:
     torch.testing.assert_close(
         scaled_dot_product_attention(q[:, queries], k, v, mask[:, queries])[0], output[:, queries]
     )
+    alone, alone_weights = scaled_dot_product_attention(q[:, :1], k, v, mask[:, :1])
+    torch.testing.assert_close(alone, output[:, :1])
+    torch.testing.assert_close(alone_weights, weights[:, :1])
 
 
 def test_masked_pairs_have_no_influence_at_all() -> None:

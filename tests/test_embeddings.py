@@ -39,6 +39,7 @@ def test_a_look_up_is_a_one_hot_product_times_the_root(vocabulary, d_model, rows
     expected = F.one_hot(ids.long(), vocabulary).float() @ embedding.weight * d_model**0.5
     assert embedding(ids).shape == (*ids.shape, d_model)
     torch.testing.assert_close(embedding(ids), expected)
+    assert isinstance(embedding.weight, nn.Parameter) and embedding.weight.requires_grad
 
 
 def test_projection_compares_with_every_row_unscaled():

@@ -223,3 +223,5 @@ def test_dropout_falls_on_the_sum_of_embedding_and_position():
     src, tgt = torch.randint(3, 50, (1, 8)), torch.randint(3, 50, (1, 6))
     blind = model(src, tgt)
     torch.testing.assert_close(blind, blind[:, :1].expand_as(blind))
+    memory = model.encode(src)
+    torch.testing.assert_close(memory, memory[:, :1].expand_as(memory))

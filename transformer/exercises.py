@@ -1,5 +1,5 @@
 # Exported from notebooks/A5_exercises.py, Appendix A5; edit that file, not this one.
-# sha256 of what follows: d80b50bea26759f3
+# sha256 of what follows: 1a07f37366b8dd4f
 """Exercises (Appendix A5)."""
 
 import copy
@@ -373,7 +373,7 @@ def _entropy(answer: Any) -> None:
     entropy = torch.stack([torch.special.entr((scores / by).softmax(-1)).sum(-1).mean() for by in (1, 16, 256)])
     wrong = {"exchanged": entropy[:2].flip(0), "bits": entropy[:2] / math.log(2), "d_k": entropy[::2]}
     _compare(given, entropy[:2], wrong, tolerance=0.05)
-    if larger != "with":
+    if str(larger).strip().lower() != "with":
         raise _Hint("jacobian")
 
 
@@ -957,7 +957,7 @@ def _dpo_gradient() -> Any:
     return -0.5 * wrong, {"sign": 0.5 * wrong, "one beta": -wrong, "right": -0.5 * (1 - wrong)}
 
 
-@_exercise("11-dpo-lead", "Minutes", tolerance=0.02)
+@_exercise("11-dpo-lead", "Minutes", tolerance=0.05)
 def _dpo_lead() -> Any:
     """The reference finds the rejected output e^16 times as probable as the chosen, the policy finds both equal. β = 1.
 

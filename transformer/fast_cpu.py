@@ -1,5 +1,5 @@
 # Exported from notebooks/A6_faster_on_a_cpu.py, Appendix A6; edit that file, not this one.
-# sha256 of what follows: 92af22fc34162257
+# sha256 of what follows: 0ad270609d64ebd1
 """Faster on a CPU (Appendix A6)."""
 
 import platform
@@ -23,8 +23,6 @@ __all__ = ["BeamCache", "FastTransformer", "FastDropout", "use_fast_dropout", "u
 
 def _one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · Wᵀ + b by oneDNN, in float32; the weight may be packed."""
-    if x.requires_grad and torch.is_grad_enabled():  # which would be lost, and nobody would say so
-        raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -46,6 +44,8 @@ class _Linear:
         self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():  # oneDNN would lose it, and nobody would say so
+            raise ValueError("FastTransformer makes no gradients; use the model, or torch.inference_mode().")
         return self.multiply(x, self.weight, self.bias)  # (…, inputs) → (…, outputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Linear":
@@ -153,8 +153,9 @@ class _Step:
 class FastTransformer(Transformer):
     """A trained model that decodes faster on a CPU. What it computes is the same up to rounding.
 
-    It has the parts of the model, and a second copy of the decoder's matrices, made now: a later change of the model's
-    weights does not reach it. `encode` is the model's. Gradients are refused.
+    It shares all parts with the model, and has a second copy of the decoder's matrices, made now: when weights change,
+    also by `load_state_dict`, make it anew. `encode`, and `decode` without a cache, are the model's; all else refuses
+    gradients.
 
     Args:
         model: On the CPU and in evaluation mode.

@@ -41,7 +41,7 @@ def draw() -> str:
     """The chart of that head, as SVG."""
     translator = load_toy_translator()
     layer, head = best_head(translator)
-    title = f"Layer {layer + 1}, head {head + 1}: each German word looks at the English word it translates"
+    title = f"Layer {layer + 1}, head {head + 1}: most German words look at the English word they translate"
     chart = attention_chart([look_at(translator, SENTENCE)], "cross", title, layer, head)
     chart = chart.configure(background="transparent", axis={"labelColor": GREY, "titleColor": GREY})
     chart = chart.configure_title(color=GREY).configure_legend(labelColor=GREY, titleColor=GREY)
