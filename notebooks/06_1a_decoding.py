@@ -773,7 +773,8 @@ def sample(
 ) -> list[list[int]]:
     """Draw each token from the softmax of the logits divided by the temperature.
 
-    With a seed for each sentence, an output does not depend on what shares its batch; with one for all, on its place.
+    With a seed for each sentence, an output does not depend on what shares its batch. With one for all, it depends on
+    the sentence's place there, and on nothing else of it.
 
     Args:
         model: In evaluation mode.

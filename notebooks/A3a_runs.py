@@ -411,11 +411,11 @@ def _begin(
         old = about["configuration"]
         about["configuration"] = make_configuration(old, **changes)
         new = make_configuration(config or old, **changes)
-        for name, value in about["configuration"].items():
-            if new[name] != value or (name not in _FREE and old[name] != value):
+        for name, value in old.items():
+            if new[name] != about["configuration"][name] or (name not in _FREE and new[name] != value):
                 remedy = "give it as an option of its own" if name in _FREE else "begin another"
                 raise ValueError(
-                    f"the run in {run} has {name}={old[name]}, not {new[name]}; resume it with that, or {remedy}."
+                    f"the run in {run} has {name}={value}, not {new[name]}; resume it with that, or {remedy}."
                 )
     elif data is None:
         raise FileNotFoundError(f"{run} holds no run to resume; give data to begin one.")

@@ -1,5 +1,5 @@
 # Exported from notebooks/06_1a_decoding.py, Section 6.1; edit that file, not this one.
-# sha256 of what follows: 04afa5fefdbb3624
+# sha256 of what follows: 8fb0f439b59c131d
 """Decoding (Section 6.1)."""
 
 from collections.abc import Callable, Sequence
@@ -269,7 +269,8 @@ def sample(
 ) -> list[list[int]]:
     """Draw each token from the softmax of the logits divided by the temperature.
 
-    With a seed for each sentence, an output does not depend on what shares its batch; with one for all, on its place.
+    With a seed for each sentence, an output does not depend on what shares its batch. With one for all, it depends on
+    the sentence's place there, and on nothing else of it.
 
     Args:
         model: In evaluation mode.

@@ -1,5 +1,5 @@
 # Exported from notebooks/A3a_runs.py, Appendix A3a; edit that file, not this one.
-# sha256 of what follows: 3cd3ff78f9905635
+# sha256 of what follows: 823553cb89421379
 """A Run and Its Folder (Appendix A3a)."""
 
 import dataclasses
@@ -298,11 +298,11 @@ def _begin(
         old = about["configuration"]
         about["configuration"] = make_configuration(old, **changes)
         new = make_configuration(config or old, **changes)
-        for name, value in about["configuration"].items():
-            if new[name] != value or (name not in _FREE and old[name] != value):
+        for name, value in old.items():
+            if new[name] != about["configuration"][name] or (name not in _FREE and new[name] != value):
                 remedy = "give it as an option of its own" if name in _FREE else "begin another"
                 raise ValueError(
-                    f"the run in {run} has {name}={old[name]}, not {new[name]}; resume it with that, or {remedy}."
+                    f"the run in {run} has {name}={value}, not {new[name]}; resume it with that, or {remedy}."
                 )
     elif data is None:
         raise FileNotFoundError(f"{run} holds no run to resume; give data to begin one.")

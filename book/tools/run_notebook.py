@@ -92,7 +92,7 @@ def main() -> int:
     """Run the notebooks named on the command line."""
     parser = argparse.ArgumentParser(description="Run notebooks, each alone on a fresh kernel.")
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
-    parser.add_argument("--timeout", type=int, default=1200, help="seconds a cell may take (default 1200, as in the build)")
+    parser.add_argument("--timeout", type=int, default=1200, help="seconds a cell may take (default 1200)")
     parser.add_argument("--show", action="store_true", help="print what the cells print")
     parser.add_argument("--output", type=Path, help="folder for the executed notebooks (.ipynb)")
     options = parser.parse_args()
