@@ -268,6 +268,7 @@ print("LSTM, 16,384 tokens   n = 16       n = 4096")
 for power in (0, 4, 6, 8):
     few, many = (ticks("LSTM", n, TOKENS // n, 10**power) for n in (16, 4096))
     print(f"P = 10^{power} {few:22,} {many:14,}  {many / few:5.1f} times as long")
+print(f"a step of four sequences: {4 * step:,} multiply–adds")
 assert ticks("LSTM", 4096, 4, 1) == ticks("LSTM", 16, 1024, 1)
 assert ticks("LSTM", 4096, 4, 10**8) > 40 * ticks("LSTM", 16, 1024, 10**8)
 
