@@ -370,6 +370,12 @@ def test_a_redirect_that_leads_astray(server, fetch, tmp_path, target):
     assert names(tmp_path / "in") == []
 
 
+def test_an_address_that_cannot_be_asked_for_is_asked_for_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "_WAITS", ())  # a wait would have no length to take
+    with pytest.raises(ValueError, match=r"^cannot download 'http://127\.0\.0\.1/a b'"):
+        download("http://127.0.0.1/a b", tmp_path / "x")
+
+
 def test_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(downloads, "_WAITS", (0.0,) * 4)
     with socket.socket() as taken:  # bound and not listening: nobody answers

@@ -408,6 +408,13 @@ def test_a_run_of_other_settings_is_refused(changes, said, tmp_path):
     assert same(end(tmp_path), before)
 
 
+def test_fewer_steps_than_were_done_change_nothing(tmp_path):
+    begin(tmp_path)
+    before = end(tmp_path)
+    begin(tmp_path, steps=STEPS - 1)
+    assert same(end(tmp_path), before)
+
+
 @pytest.mark.parametrize("changes", [{"dropout": 0.1}, {"d_model": 32}, {"n_layers": 2}, {"norm_order": "pre"}])
 def test_a_run_of_another_model_is_refused(changes, tmp_path):
     begin(tmp_path, steps=2)
